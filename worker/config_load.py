@@ -1,0 +1,172 @@
+"""From a TOML file and the environment to a `Config`, or to the list of everything that is wrong with them."""
+
+import difflib
+import re
+import tomllib
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, Literal, get_args, get_origin, get_type_hints
+
+import msgspec
+
+from worker.config import SECRETS, Config, ConfigError, Problem
+from worker.config_rules import rules
+
+PREFIX = "SCORELANE_"
+PATHS = ("model", "ssl_cafile", "ssl_certfile", "ssl_keyfile", "sasl_password_file", "sasl_token_file")
+# Kubernetes describes each Service to every pod: a Service named scorelane-admin sets SCORELANE_ADMIN_PORT=tcp://...
+_SERVICE_LINK = re.compile(r"_SERVICE_(HOST|PORT(_.+)?)$|_PORT_\d+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?$")
+_SERVICE_URL = re.compile(r"^(tcp|udp|sctp)://")
+
+type Table = dict[str, Any]
+
+
+def load[C: Config](cls: type[C], path: Path, environ: Mapping[str, str]) -> C:
+    """See `Config.load`."""
+    try:
+        raw = path.read_bytes()
+    except OSError as error:
+        raise ConfigError([Problem(str(path), "", "", error.strerror or str(error), "give --config FILE")]) from error
+    try:
+        table = tomllib.loads(raw.decode())
+    except UnicodeDecodeError as error:
+        line = raw.count(b"\n", 0, error.start) + 1
+        problem = Problem(str(path), f"line {line}", "", "not UTF-8", "save the file as UTF-8")
+        raise ConfigError([problem]) from error
+    except tomllib.TOMLDecodeError as error:
+        problem = Problem(str(path), _line(str(error)), "", str(error), "mend the TOML syntax there")
+        raise ConfigError([problem]) from error
+    reader = _Reader(path)
+    reader.override(cls, table, environ)
+    config = reader.struct(cls, table, "")
+    problems = reader.problems
+    if config is not None:
+        problems = problems + [Problem(str(path), *found) for found in rules(config)]
+    if problems or config is None:
+        raise ConfigError(problems)
+    return config
+
+
+class _Reader:
+    """Converts tables to structs field by field, so that one bad value does not hide the next."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.problems: list[Problem] = []
+        self._from_environment: dict[str, str] = {}
+
+    def override(self, cls: type[msgspec.Struct], table: Table, environ: Mapping[str, str]) -> None:
+        """Write the environment's values over the file's. Lists of tables cannot be overridden."""
+        sections = {
+            name: kind for name, kind in get_type_hints(cls).items() if isinstance(kind, type) and _is_struct(kind)
+        }
+        for variable in sorted(environ):
+            section, _, key = variable.removeprefix(PREFIX).lower().partition("_")
+            value = environ[variable]
+            if not variable.startswith(PREFIX) or section not in sections or not key:
+                continue
+            if _SERVICE_LINK.search(variable) or (key == "port" and _SERVICE_URL.match(value)):
+                continue
+            fields = [field.name for field in msgspec.structs.fields(sections[section])]
+            if key not in fields:
+                names = [f"{PREFIX}{section}_{field}".upper() for field in fields]
+                self.problems.append(Problem("environment", variable, "", "unknown key", _meant(variable, names)))
+                continue
+            target = table.setdefault(section, {})
+            if isinstance(target, dict):
+                target[key] = value
+                self._from_environment[f"{section}.{key}"] = variable
+
+    def struct[S: msgspec.Struct](self, cls: type[S], table: object, prefix: str) -> S | None:
+        """The struct, or None when a part of it is wrong; the reasons are in `problems`."""
+        if not isinstance(table, dict):
+            self._report(prefix, table, "not a table", f"write [{prefix}] and its keys below it")
+            return None
+        before = len(self.problems)
+        hints = get_type_hints(cls, include_extras=True)
+        for key in table:
+            if key not in hints:
+                self._report(_join(prefix, key), None, "unknown key", _meant(key, list(hints)))
+        values: Table = {}
+        for field in msgspec.structs.fields(cls):
+            key = _join(prefix, field.name)
+            if field.name in table:
+                values[field.name] = self._value(hints[field.name], table[field.name], key, field)
+            elif field.required:
+                self._missing(key, hints[field.name])
+        if len(self.problems) > before:
+            return None
+        return cls(**values)
+
+    def _value(self, kind: Any, value: object, key: str, field: msgspec.structs.FieldInfo) -> Any:
+        if isinstance(kind, type) and _is_struct(kind):
+            return self.struct(kind, value, key)
+        element = get_args(kind)[0] if get_origin(kind) is tuple else None
+        if isinstance(element, type) and _is_struct(element):
+            if not isinstance(value, list) or not value:
+                self._report(key, value, "not a list of tables", f"write [[{key}]] once for each")
+                return ()
+            return tuple(self.struct(element, item, f"{key}[{_name(item, i)}]") for i, item in enumerate(value))
+        try:
+            converted = msgspec.convert(value, kind, strict=key not in self._from_environment)
+        except msgspec.ValidationError as error:
+            self._report(key, value, str(error).rstrip("."), _remedy(kind, field))
+            return None
+        if field.name in PATHS and converted:
+            return str(self.path.parent.absolute() / str(converted))
+        return converted
+
+    def _missing(self, key: str, kind: Any) -> None:
+        if get_origin(kind) is tuple:
+            self._report(key, None, "missing", f"write [[{key}]] once for each")
+        elif isinstance(kind, type) and _is_struct(kind):
+            required = [field.name for field in msgspec.structs.fields(kind) if field.required]
+            self._report(key, None, "missing", f"write [{key}] with {', '.join(required)}")
+        else:
+            self._report(key, None, "missing", f"add {key.rpartition('.')[2]} = ...")
+
+    def _report(self, key: str, value: object, problem: str, remedy: str) -> None:
+        shown = "" if value is None else "***" if key.rpartition(".")[2] in SECRETS else repr(value)
+        variable = self._from_environment.get(key)
+        source = "environment" if variable else str(self.path)
+        self.problems.append(Problem(source, variable or key, shown[:120], problem, remedy))
+
+
+def _is_struct(kind: type) -> bool:
+    return issubclass(kind, msgspec.Struct)
+
+
+def _join(prefix: str, key: str) -> str:
+    return f"{prefix}.{key}" if prefix else key
+
+
+def _name(item: object, index: int) -> str:
+    """How a table of a list is called in a message: its name where it has one."""
+    name = item.get("name") if isinstance(item, dict) else None
+    return name if isinstance(name, str) and name else str(index)
+
+
+def _meant(key: str, known: list[str]) -> str:
+    close = difflib.get_close_matches(key, known, n=1)
+    return f"did you mean {close[0]}?" if close else f"remove it; known are {', '.join(sorted(known))}"
+
+
+def _choices(kind: Any) -> Iterator[str]:
+    """All strings that the literals inside `kind` allow."""
+    for argument in get_args(kind):
+        if get_origin(kind) is Literal:
+            if argument:
+                yield str(argument)
+        else:
+            yield from _choices(argument)
+
+
+def _remedy(kind: Any, field: msgspec.structs.FieldInfo) -> str:
+    choices = ", ".join(dict.fromkeys(_choices(kind)))
+    use = f"use one of {choices}" if choices else "correct it"
+    return use if field.required or field.default in ("", ()) else f"{use}, or remove it (default {field.default!r})"
+
+
+def _line(message: str) -> str:
+    found = re.search(r"line \d+", message)
+    return found.group() if found else "end of file"
