@@ -1,0 +1,88 @@
+"""Rows of the public samples (Criteo, Avazu, Alimama) and of any CSV or JSONL file, as an encoder takes them."""
+
+import csv
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final, NamedTuple
+
+import msgspec
+
+Row = dict[str, object]
+"""Column -> value. A CSV cell is text, a repeated CSV column a list of text. Empty cells are left out."""
+
+
+class Sample(NamedTuple):
+    """A known public sample."""
+
+    spec: str
+    """Name for `schemas.spec.builtin`."""
+    label: str
+    """Column with 1 for a click."""
+
+
+SAMPLES: Final = {
+    "criteo": Sample("criteo", "label"),
+    "avazu": Sample("avazu", "click"),
+    "alimama": Sample("alimama", "target"),
+}
+
+_ALIMAMA_SEQUENCES: Final = ("his_cate", "his_brand", "cont_btag", "match_mask")
+
+
+def rows(path: Path) -> Iterator[Row]:
+    """Rows of a JSONL file (`.jsonl`, `.ndjson`, `.json`) or else of a CSV file with a header.
+
+    The sequences of an Alimama row lose the positions that its `mask` marks as padding. Raises `ValueError` with the
+    file and the line for what cannot be read, `OSError` for a file that cannot be opened.
+    """
+    if path.suffix in {".jsonl", ".ndjson", ".json"}:
+        yield from _json_rows(path)
+    else:
+        yield from _csv_rows(path)
+
+
+def _json_rows(path: Path) -> Iterator[Row]:
+    decoder = msgspec.json.Decoder(dict[str, object])
+    with path.open("rb") as file:
+        for number, line in enumerate(file, 1):
+            if line.isspace():
+                continue
+            try:
+                yield decoder.decode(line)
+            except (msgspec.DecodeError, UnicodeDecodeError) as error:
+                raise ValueError(f"{path}: line {number}: {error}; each line must be one JSON object") from error
+
+
+def _csv_rows(path: Path) -> Iterator[Row]:
+    with path.open(newline="", encoding="utf-8") as file:
+        reader = csv.reader(file)
+        header = next(reader, [])
+        repeated = {column for column in header if header.count(column) > 1}
+        for cells in reader:
+            if not cells:
+                continue
+            if len(cells) != len(header):
+                raise ValueError(
+                    f"{path}: line {reader.line_num}: {len(cells)} cells under {len(header)} columns; correct the line"
+                )
+            row: Row = {}
+            lists: dict[str, list[str]] = {column: [] for column in repeated}
+            for column, cell in zip(header, cells, strict=True):
+                if column in lists:
+                    lists[column].append(cell)
+                elif cell:
+                    row[column] = cell
+            row.update(lists)
+            yield _without_padding(row)
+
+
+def _without_padding(row: Row) -> Row:
+    """Alimama pads its sequences on the left with 0, which is also a valid brand; only the mask tells them apart."""
+    mask = row.get("mask")
+    if isinstance(mask, list) and "his_cate" in row:
+        for column in _ALIMAMA_SEQUENCES:
+            values = row.get(column)
+            if isinstance(values, list) and len(values) == len(mask):
+                row[column] = [value for value, kept in zip(values, mask, strict=True) if kept == "1"]
+        del row["mask"]
+    return row

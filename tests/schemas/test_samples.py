@@ -1,0 +1,51 @@
+from pathlib import Path
+
+import pytest
+
+from schemas.samples import SAMPLES, rows
+
+DATA = Path(__file__).parent.parent / "data"
+
+
+def test_criteo_row_as_text_without_its_empty_cells() -> None:
+    all_rows = list(rows(DATA / "criteo_sample.txt"))
+    assert len(all_rows) == 200
+    first = all_rows[0]
+    assert first[SAMPLES["criteo"].label] == "0"
+    assert (first["I2"], first["I3"], first["C1"]) == ("3", "260.0", "05db9164")
+    assert "I1" not in first and "C26" not in first
+
+
+def test_avazu_row() -> None:
+    all_rows = list(rows(DATA / "avazu_sample.txt"))
+    assert len(all_rows) == 100
+    assert (all_rows[0]["id"], all_rows[0]["hour"], all_rows[0]["C20"]) == ("1000009418151094273", "14102100", "-1")
+    assert {row[SAMPLES["avazu"].label] for row in all_rows} == {"0", "1"}
+
+
+def test_alimama_sequences_are_lists_without_padding() -> None:
+    all_rows = list(rows(DATA / "alimama_sample.csv"))
+    assert len(all_rows) == 99
+    lengths = [len(row["his_cate"]) for row in all_rows]  # type: ignore[arg-type]
+    assert max(lengths) == 50 and 0 < min(lengths) < 50
+    assert all(len(row["his_cate"]) == len(row["his_brand"]) == len(row["cont_btag"]) for row in all_rows)  # type: ignore[arg-type]
+    assert all_rows[0]["his_cate"][:2] == ["5510", "384"]  # type: ignore[index]
+    assert all_rows[1]["his_cate"][-1] == "6423"  # type: ignore[index]
+    assert all_rows[0][SAMPLES["alimama"].label] == "0"
+    assert "mask" not in all_rows[0]
+
+
+def test_json_lines_and_their_errors(tmp_path: Path) -> None:
+    path = tmp_path / "events.jsonl"
+    path.write_text('{"a": 1, "b": [1, 2]}\n\n{"a": "x"}\n')
+    assert list(rows(path)) == [{"a": 1, "b": [1, 2]}, {"a": "x"}]
+    path.write_text('{"a": 1}\n[1]\n')
+    with pytest.raises(ValueError, match=r"events.jsonl: line 2: .*one JSON object"):
+        list(rows(path))
+
+
+def test_a_csv_line_of_another_length_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "rows.csv"
+    path.write_text("a,b\n1,2\n1,2,3\n")
+    with pytest.raises(ValueError, match=r"rows.csv: line 3: 3 cells under 2 columns"):
+        list(rows(path))
