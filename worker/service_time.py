@@ -23,18 +23,22 @@ SUSPECT: Final = 3.0
 CONFIRM: Final = 3
 """Suspect batches in a row that make a change of speed."""
 
-FORGET: Final = 1 - 1 / 32
-"""Weight that a batch keeps when the next one arrives: a memory of 32 batches."""
+MEMORY: Final = 32
+"""Batches that the fit remembers."""
 
 STEP: Final = 0.1
 """Step of the margin's logarithm. A batch above the margin raises it by `quantile * STEP`."""
 
+FIRST_MARGIN: Final = 1.5
 MAX_MARGIN: Final = 10.0
 SHORTEST: Final = 1e-6
 """Seconds below which a measured time is noise of the clock."""
 
 PRIOR: Final = (1e-3, 10e-6)
 """Seconds a batch and seconds a row, before anything is known."""
+
+MEASURED_PART: Final = 0.25
+"""Part of the memory that a warm start's measurements weigh."""
 
 PRIOR_SPREAD: Final = 0.05
 """The prior's slope weighs as much as a spread of batch sizes of this part of their mean."""
@@ -44,7 +48,8 @@ class ServiceTime:
     """Service time of one engine on one kind of session.
 
     `buckets`, when given, are the sizes that batches are padded to (a CUDA graph each): n then stands for the smallest
-    bucket that holds it. `quantile` is the part of batches that shall not take longer than `predict` says.
+    bucket that holds it. `quantile` is the part of batches that shall not take longer than `predict` says, `memory` the
+    number of batches that the fit remembers: short to follow the engine, long to know what is normal for it.
     """
 
     __slots__ = (
@@ -52,6 +57,7 @@ class ServiceTime:
         "_b",
         "_buckets",
         "_down",
+        "_forget",
         "_guess",
         "_margin",
         "_slope",
@@ -66,10 +72,17 @@ class ServiceTime:
     )
 
     def __init__(
-        self, *, quantile: float = 0.95, buckets: Sequence[int] = (), prior: tuple[float, float] = PRIOR
+        self,
+        *,
+        quantile: float = 0.95,
+        buckets: Sequence[int] = (),
+        memory: int = MEMORY,
+        prior: tuple[float, float] = PRIOR,
     ) -> None:
         if not 0.5 <= quantile < 1:
             raise ValueError(f"quantile: {quantile}: must be at least 0.5 and below 1")
+        if memory < 2:
+            raise ValueError(f"memory: {memory}: must be at least 2 batches")
         if min(prior) < 0 or sum(prior) <= 0 or not all(map(isfinite, prior)):
             raise ValueError(f"prior: {prior}: seconds a batch and a row must be finite, not negative, not both 0")
         self.count = 0
@@ -78,28 +91,42 @@ class ServiceTime:
         self._a, self._b = prior
         self._slope = self._b
         self._guess = True
+        self._forget = 1 - 1 / memory
         self._w = self._x = self._xx = self._t = self._xt = 0.0
-        self._margin = 1.5
+        self._margin = FIRST_MARGIN
         self._up = 1 + STEP * quantile
         self._down = 1 / (1 + STEP * (1 - quantile))
         self._suspects: list[float] = []
 
     @classmethod
     def measured(
-        cls, points: Iterable[tuple[int, float]], *, quantile: float = 0.95, buckets: Sequence[int] = ()
+        cls,
+        points: Iterable[tuple[int, float]],
+        *,
+        quantile: float = 0.95,
+        buckets: Sequence[int] = (),
+        memory: int = MEMORY,
     ) -> Self:
         """Warm start from (rows, seconds) pairs, as a model package or a warm-up has them; none gives the prior."""
         points = list(points)
         if not points:
-            return cls(quantile=quantile, buckets=buckets)
+            return cls(quantile=quantile, buckets=buckets, memory=memory)
         smallest, largest = min(points), max(points)
         slope = (largest[1] - smallest[1]) / (largest[0] - smallest[0]) if largest[0] > smallest[0] else 0.0
         # The line through the extremes is only where the search starts; the points themselves make the fit.
-        model = cls(quantile=quantile, buckets=buckets, prior=(max(smallest[1], SHORTEST), max(slope, 0.0)))
+        prior = (max(smallest[1], SHORTEST), max(slope, 0.0))
+        model = cls(quantile=quantile, buckets=buckets, memory=memory, prior=prior)
         for rows, seconds in points:
             model._learn(model._size(rows), max(seconds, SHORTEST))
+        # Each measurement is many runs, not one: together they weigh as a good part of what the fit remembers.
+        model._weigh(max(model._w, MEASURED_PART * memory))
         model._guess = False
         return model
+
+    @property
+    def known(self) -> bool:
+        """False while nothing but the prior speaks."""
+        return not self._guess
 
     def predict(self, rows: int) -> float:
         """Seconds that a batch of `rows` will not exceed, at the safety quantile."""
@@ -165,11 +192,12 @@ class ServiceTime:
         return self._buckets[at] if at < len(self._buckets) else rows
 
     def _learn(self, size: int, seconds: float) -> None:
-        w = self._w = self._w * FORGET + 1
-        x = self._x = self._x * FORGET + size
-        t = self._t = self._t * FORGET + seconds
-        xx = self._xx = self._xx * FORGET + size * size
-        xt = self._xt = self._xt * FORGET + size * seconds
+        forget = self._forget
+        w = self._w = self._w * forget + 1
+        x = self._x = self._x * forget + size
+        t = self._t = self._t * forget + seconds
+        xx = self._xx = self._xx * forget + size * size
+        xt = self._xt = self._xt * forget + size * seconds
         x /= w
         t /= w
         held = (PRIOR_SPREAD * x) ** 2
@@ -185,10 +213,17 @@ class ServiceTime:
         self._a *= ratio
         self._b *= ratio
         self._slope *= ratio
-        keep = 4 / max(4.0, self._w)
-        self._w *= keep
-        self._x *= keep
-        self._xx *= keep
-        self._t *= keep * ratio
-        self._xt *= keep * ratio
-        self._margin = min(self._margin, 1.5)
+        self._t *= ratio
+        self._xt *= ratio
+        self._weigh(min(self._w, 4.0))
+        self._margin = min(self._margin, FIRST_MARGIN)
+
+    def _weigh(self, batches: float) -> None:
+        """What the sums hold counts as so many batches from now on."""
+        if self._w:
+            factor = batches / self._w
+            self._w *= factor
+            self._x *= factor
+            self._xx *= factor
+            self._t *= factor
+            self._xt *= factor
