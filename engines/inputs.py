@@ -1,0 +1,43 @@
+"""What a batch must look like for a model: the check that every engine makes before it touches its data."""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from engines.base import Features
+from engines.errors import RunError
+from schemas.rows import Tensors
+from schemas.spec import TensorSpec
+
+
+class Inputs:
+    """Names, dtypes and row shapes of one model's tensors, and its largest batch. Shared by threads."""
+
+    def __init__(self, tensors: Sequence[TensorSpec], max_batch: int) -> None:
+        self.tensors = tuple(tensors)
+        self.max_batch = max_batch
+        self._expected = {tensor.name: (np.dtype(tensor.dtype), tuple(tensor.shape)) for tensor in tensors}
+
+    def check(self, features: Features) -> int:
+        """Rows of the batch. Raises `RunError` naming the tensor, what was found and what the model takes."""
+        if features.keys() != self._expected.keys():
+            raise RunError(f"tensors {sorted(features)} given; the model takes {sorted(self._expected)}")
+        n = -1
+        for name, (dtype, row) in self._expected.items():
+            tensor = features[name]
+            if tensor.dtype != dtype or tensor.shape[1:] != row or tensor.ndim != len(row) + 1:
+                raise RunError(
+                    f"{name}: {tensor.dtype} {list(tensor.shape)} given; the model takes {dtype} {row} a row"
+                )
+            if not tensor.flags.c_contiguous:
+                raise RunError(f"{name}: not C-contiguous; pass a contiguous array")
+            if n not in (-1, len(tensor)):
+                raise RunError(f"{name}: {len(tensor)} rows, but the tensors before it have {n}")
+            n = len(tensor)
+        if not 1 <= n <= self.max_batch:
+            raise RunError(f"{n} rows given; a batch has 1 to {self.max_batch}")
+        return n
+
+    def zeros(self, n: int) -> Tensors:
+        """A valid batch of n rows, for warm-up."""
+        return {name: np.zeros((n, *row), dtype) for name, (dtype, row) in self._expected.items()}
