@@ -106,6 +106,8 @@ def _feature_problems(f: FeatureSpec) -> Iterator[Problem]:
         yield "unknown", "there is no vocabulary", "give a vocabulary, or remove unknown"
     if f.namespace != f.name and f.buckets is None:
         yield "namespace", "only buckets are hashed", "remove it"
+    if f.encoding == "raw" and f.buckets is not None and f.optional and f.default is None and not f.pad:
+        yield "required", "a missing raw field has no elements to be index 0", "set required, pad or a default"
     if f.required and (f.buckets is None or f.default is not None):
         yield "required", "it applies to buckets without a default", "remove it: without a default values are required"
     if f.buckets is not None and not 2 <= f.buckets <= 2**31 - 1:
@@ -133,7 +135,7 @@ def _range_problems(f: FeatureSpec) -> Iterator[Problem]:
             continue
         if f.is_category:
             yield key, "a category has no range", "remove it; ids has the range [0, ids)"
-        if not isfinite(limit):
+        if isinstance(limit, float) and not isfinite(limit):
             yield key, f"{limit} is not finite", "use a finite number, or remove it"
         if f.dtype != "float32" and not isinstance(limit, int):
             yield key, f"{limit} is not an integer", f"use an integer: the dtype is {f.dtype}"
@@ -145,10 +147,10 @@ def _default_problems(f: FeatureSpec) -> Iterator[Problem]:
     if f.default is None:
         return
     values = f.default if isinstance(f.default, tuple) else (f.default,)
-    if isinstance(f.default, tuple) and len(values) != f.size:
+    if isinstance(f.default, tuple) and (not f.shape or len(values) != f.size):
         yield "default", f"has {len(values)} elements", f"give one value, or {f.size} for the shape {list(f.shape)}"
     for value in values:
-        if f.vocabulary is not None or f.buckets is not None:
+        if f.encoding == "list" and (f.vocabulary is not None or f.buckets is not None):
             if f.unknown == "refuse" and category_text(value) not in map(category_text, f.vocabulary or ()):
                 yield "default", f"{value!r} is not in the vocabulary", "use a known value, or remove it"
             continue
@@ -167,14 +169,14 @@ def _builtin_problems(f: FeatureSpec, builtin: BuiltinEvent, event: str) -> Iter
     types = {field.name: field.type for field in msgspec.structs.fields(builtin.type)}
     if f.field not in types:
         yield "field", f"the event {event!r} has no field {f.field!r}", f"use one of {', '.join(types)}"
+    elif f.field in (builtin.key, builtin.time, builtin.deadline):
+        yield "field", f"{f.field!r} is the key, time or deadline of the event", "use another field"
     elif f.field in builtin.blobs:
         dtype = builtin.blobs[f.field]
         if f.encoding != "raw" or not f.shape or f.dtype != dtype:
             yield "field", f"{f.field!r} holds raw {dtype}", f"set encoding = 'raw', dtype = '{dtype}' and a shape"
     elif f.shape:
         yield "shape", f"{f.field!r} is a scalar", "remove the shape"
-    elif types[f.field] is str and (f.vocabulary is None and f.buckets is None):
-        yield "field", f"{f.field!r} is text", "give a vocabulary or buckets"
     elif types[f.field] is not int and (f.dtype != "float32" and (f.vocabulary is None and f.buckets is None)):
         yield "dtype", f"{f.field!r} is a float", "use float32"
 
@@ -249,8 +251,11 @@ def bounds(f: FeatureSpec) -> tuple[int | float, int | float]:
     """Smallest and largest number that the feature accepts, by its own limits and by its dtype."""
     if f.ids is not None:
         return 0, f.ids - 1
+    lowest: int | float
+    highest: int | float
     if f.dtype == "float32":
-        limit = float(np.finfo(np.float32).max)
-        return (-limit if f.min is None else f.min), (limit if f.max is None else f.max)
-    info = np.iinfo(f.dtype)
-    return (int(info.min) if f.min is None else f.min), (int(info.max) if f.max is None else f.max)
+        highest = float(np.finfo(np.float32).max)
+        lowest = -highest
+    else:
+        lowest, highest = int(np.iinfo(f.dtype).min), int(np.iinfo(f.dtype).max)
+    return (lowest if f.min is None else max(f.min, lowest)), (highest if f.max is None else min(f.max, highest))

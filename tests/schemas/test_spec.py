@@ -126,6 +126,19 @@ def test_strange_names_survive_being_written_and_read() -> None:
             "'y' is not in the vocabulary",
             "known value",
         ),
+        ('name = "a", default = [1]', "features.a.default", "1 elements", "one value"),
+        (
+            'name = "a", encoding = "raw", shape = [2], buckets = 9, default = "x", dtype = "int32"',
+            "features.a.default",
+            "'x' is not a number",
+            "number",
+        ),
+        (
+            'name = "a", encoding = "raw", shape = [2], buckets = 9',
+            "features.a.required",
+            "no elements",
+            "required, pad or a default",
+        ),
         ('name = "a", encoding = "raw"', "features.a.encoding", "scalar", "shape"),
         (
             'name = "a", encoding = "raw", shape = [2], vocabulary = ["x"]',
@@ -194,7 +207,7 @@ def test_features_that_contradict_each_other(features: tuple[str, ...], key: str
         ('event = "ad"\nfeatures = [{ name = "price" }]', "features.price.field", "no field 'price'"),
         ('event = "ad"\nfeatures = [{ name = "numeric", shape = [3] }]', "features.numeric.field", "raw float32"),
         ('event = "ad"\nfeatures = [{ name = "ad_id", shape = [3] }]', "features.ad_id.shape", "scalar"),
-        ('event = "ad"\nfeatures = [{ name = "request_id" }]', "features.request_id.field", "text"),
+        ('event = "ad"\nfeatures = [{ name = "request_id" }]', "features.request_id.field", "is the key"),
         ('event = "tipping"\nfeatures = [{ name = "price", dtype = "int32" }]', "features.price.dtype", "float"),
     ],
 )

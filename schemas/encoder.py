@@ -1,0 +1,105 @@
+"""Mappings into record values: what producers, the demo and tests send, and what a decoder of the same spec reads."""
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, get_args
+
+import msgspec
+import numpy as np
+
+from schemas.event import BUILTIN_EVENTS
+from schemas.refusal import invalid
+from schemas.spec import FeatureSpec, ModelSpec
+from schemas.wire import Format, element_dtype, wire
+
+
+class Encoder:
+    """Encodes rows of a CSV or JSONL file, or an event's own fields, as a topic's events.
+
+    Text becomes what the field is (a CSV has nothing but text), an empty text is a missing value, lists become raw
+    elements where the spec says so. Columns that the spec does not name are left out. Ranges are not checked: that is
+    for the decoder.
+    """
+
+    def __init__(self, spec: ModelSpec, format: Format) -> None:
+        self._wire = wire(spec, format)
+        self._features = {feature.field: feature for feature in spec.features}
+        builtin = BUILTIN_EVENTS.get(spec.event)
+        self._types = {field.name: field.type for field in msgspec.structs.fields(builtin.type)} if builtin else {}
+        self._blobs = builtin.blobs if builtin else {}
+        encoder = msgspec.msgpack.Encoder() if format == "msgpack" else msgspec.json.Encoder()
+        self._encode: Callable[[object], bytes] = encoder.encode
+
+    def encode(self, row: Mapping[str, object]) -> bytes:
+        """One record value. Raises `InvalidEvent` for a value that the field cannot hold."""
+        values: dict[str, object] = {}
+        for field in self._wire.fields:
+            value = row.get(field.name)
+            try:
+                values[field.name] = None if value is None or value == "" else self._value(field.name, value)
+            except (TypeError, ValueError, OverflowError) as error:
+                raise invalid("wrong_type", field.name, f"{value!r} cannot be encoded ({error})") from error
+        body: object = {name: value for name, value in values.items() if value is not None}
+        if self._wire.is_array:
+            body = list(values.values())
+        return self._encode(body)
+
+    def _value(self, name: str, value: Any) -> object:
+        feature = self._features.get(name)
+        if feature is not None and name not in self._types:
+            return _feature_value(feature, value)
+        if name in self._blobs:
+            return _raw(value, np.dtype(self._blobs[name]).newbyteorder("<"))
+        declared = self._types.get(name)
+        if declared is str:
+            return str(value)
+        if declared is int:
+            return _integer(value)
+        if float in (declared, *get_args(declared)) or name in (self._wire.time, self._wire.deadline):
+            return _number(value)
+        return value
+
+
+def _feature_value(feature: FeatureSpec, value: Any) -> object:
+    if feature.encoding == "raw":
+        return _raw(value, element_dtype(feature))
+    if feature.vocabulary is not None or feature.buckets is not None:
+        return value
+    return _nested(value, _number if feature.dtype == "float32" else _integer, len(feature.shape))
+
+
+def _nested(value: Any, convert: Any, rank: int) -> object:
+    if rank == 0:
+        return convert(value)
+    if isinstance(value, str) or not isinstance(value, Iterable):
+        raise TypeError("a list is needed")
+    return [_nested(item, convert, rank - 1) for item in value]
+
+
+def _raw(value: Any, dtype: np.dtype[Any]) -> bytes:
+    if isinstance(value, bytes):
+        return value
+    if isinstance(value, str):
+        raise TypeError("a list or bytes are needed")
+    if dtype.kind == "i":
+        value = [_integer(item) for item in value]
+    return np.asarray(value, dtype).tobytes()
+
+
+def _integer(value: Any) -> int:
+    """An integer; 3.0 and "3.0" are 3, since tables with missing values write integers so."""
+    if isinstance(value, bool):
+        raise TypeError("a number is needed")
+    if isinstance(value, str):
+        try:
+            return int(value)
+        except ValueError:
+            value = float(value)
+    if isinstance(value, float) and not value.is_integer():
+        raise ValueError("an integer is needed")
+    return int(value)
+
+
+def _number(value: Any) -> int | float:
+    if isinstance(value, bool):
+        raise TypeError("a number is needed")
+    return value if isinstance(value, int | float) else float(value)
