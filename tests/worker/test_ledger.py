@@ -1,0 +1,70 @@
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from worker.ledger import Ledger
+
+
+def test_nothing_entered_has_no_position() -> None:
+    assert Ledger().next_offset is None
+
+
+def test_position_is_the_first_unsettled_record() -> None:
+    ledger = Ledger()
+    entry = ledger.open([10, 11, 12, 13])
+    assert ledger.next_offset == 10
+    entry.settle(slice(2, 4))
+    assert ledger.next_offset == 10, "records 10 and 11 are still in work"
+    entry.settle(np.array([0]))
+    assert ledger.next_offset == 11
+    entry.settle(slice(1, 2))
+    assert ledger.next_offset == 14
+    assert ledger.unsettled == 0
+
+
+def test_a_later_chunk_does_not_pass_an_earlier_one() -> None:
+    ledger = Ledger()
+    first, second = ledger.open([0, 1]), ledger.open([5, 6])
+    second.settle(slice(0, 2))
+    assert ledger.next_offset == 0
+    first.settle(slice(0, 2))
+    assert ledger.next_offset == 7
+
+
+def test_gaps_between_offsets_are_passed() -> None:
+    ledger = Ledger()
+    entry = ledger.open([3, 8, 20])
+    entry.settle(np.array([0, 1]))
+    assert ledger.next_offset == 9
+
+
+def test_settling_twice_is_refused() -> None:
+    entry = Ledger().open([0, 1])
+    entry.settle(slice(0, 1))
+    with pytest.raises(ValueError, match="twice"):
+        entry.settle(slice(0, 2))
+
+
+def test_offsets_must_increase_from_chunk_to_chunk() -> None:
+    ledger = Ledger()
+    ledger.open([4, 5])
+    with pytest.raises(ValueError, match="offset 5 came after offset 5"):
+        ledger.open([5])
+
+
+@given(st.lists(st.integers(1, 6), min_size=1, max_size=6), st.randoms(use_true_random=False))
+def test_position_never_passes_an_unsettled_record(sizes: list[int], random: object) -> None:
+    ledger = Ledger()
+    work, offset = [], 0
+    for size in sizes:
+        entry = ledger.open(list(range(offset, offset + size)))
+        work += [(entry, position, offset + position) for position in range(size)]
+        offset += size
+    random.shuffle(work)  # type: ignore[attr-defined]
+    unsettled = {at for _, _, at in work}
+    for entry, position, at in work:
+        entry.settle(np.array([position]))
+        unsettled.remove(at)
+        assert ledger.next_offset == min(unsettled, default=offset)
+        assert ledger.unsettled == len(unsettled)

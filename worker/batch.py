@@ -1,0 +1,116 @@
+"""Rows on their way: a chunk from one poll of one partition, the segments of it that a batch takes, and the batch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, NamedTuple, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from schemas.rows import Rows, Tensors
+from worker.ledger import LedgerEntry
+
+if TYPE_CHECKING:
+    from worker.deadline import Headers
+
+RECORD_OVERHEAD_BYTES = 700
+"""Memory of one record beside its value: the client's record object, its key and its place in our columns."""
+
+
+class Record(Protocol):
+    """What the worker needs of a consumed Kafka record."""
+
+    @property
+    def offset(self) -> int: ...
+    @property
+    def timestamp(self) -> int: ...
+    @property
+    def key(self) -> bytes | None: ...
+    @property
+    def value(self) -> bytes | None: ...
+    @property
+    def headers(self) -> Headers: ...
+
+
+@dataclass(slots=True, eq=False)
+class Chunk:
+    """The records of one poll of one partition, decoded.
+
+    `deadlines[i]` (monotonic seconds) and row i of `rows` are the same event; `rows.positions[i]` is its record.
+    """
+
+    topic: str
+    partition: int
+    records: Sequence[Record]
+    rows: Rows
+    deadlines: NDArray[np.float64]
+    entry: LedgerEntry
+    fenced: Callable[[], bool]
+    """True once the partition is no longer this worker's: its rows are neither published nor settled."""
+    nbytes: int = field(init=False)
+
+    def __post_init__(self) -> None:
+        values = sum(len(record.value) for record in self.records if record.value is not None)
+        self.nbytes = values + self.rows.nbytes + RECORD_OVERHEAD_BYTES * len(self.records)
+
+
+class Segment(NamedTuple):
+    """Rows [start, stop) of a chunk. The segment that starts at 0 also carries the chunk's undecodable records."""
+
+    chunk: Chunk
+    start: int
+    stop: int
+
+    def settle(self) -> None:
+        """Tell the ledger that every record of the segment is done with."""
+        rows = self.chunk.rows
+        self.chunk.entry.settle(rows.positions[self.start : self.stop])
+        if self.start == 0 and rows.invalid:
+            self.chunk.entry.settle(np.array([position for position, _ in rows.invalid], dtype=np.int64))
+
+
+@dataclass(slots=True, eq=False)
+class Batch:
+    """Rows that are scored together, in the order of their segments."""
+
+    segments: list[Segment]
+    closed_by: str
+    """Why the batch was closed: full, due, idle or drain."""
+
+    def __len__(self) -> int:
+        return sum(segment.stop - segment.start for segment in self.segments)
+
+    @property
+    def earliest_deadline(self) -> float:
+        """Monotonic seconds, infinity for a batch without rows."""
+        return min(
+            (float(s.chunk.deadlines[s.start : s.stop].min()) for s in self.segments if s.stop > s.start),
+            default=np.inf,
+        )
+
+    def deadlines(self) -> NDArray[np.float64]:
+        return np.concatenate([s.chunk.deadlines[s.start : s.stop] for s in self.segments])
+
+    def features(self) -> Tensors:
+        """Model inputs [n, *row shape]; a view where the batch is one segment."""
+        if len(self.segments) == 1:
+            chunk, start, stop = self.segments[0]
+            return {name: tensor[start:stop] for name, tensor in chunk.rows.tensors.items()}
+        parts = [(s.chunk.rows.tensors, s.start, s.stop) for s in self.segments if s.stop > s.start]
+        return {name: np.concatenate([t[name][a:b] for t, a, b in parts]) for name in parts[0][0]} if parts else {}
+
+    def split(self) -> tuple[Batch, Batch]:
+        """Two batches of half the rows each, for finding the row that an engine refuses. Needs at least two rows."""
+        left: list[Segment] = []
+        right: list[Segment] = []
+        room = len(self) // 2
+        for chunk, start, stop in self.segments:
+            cut = min(start + room, stop)
+            room -= cut - start
+            if cut > start or start == stop:
+                left.append(Segment(chunk, start, cut))
+            if stop > cut:
+                right.append(Segment(chunk, cut, stop))
+        return Batch(left, self.closed_by), Batch(right, self.closed_by)

@@ -1,0 +1,17 @@
+"""Why a worker stops. Everything else is handled where it happens."""
+
+
+class WorkerError(Exception):
+    """The worker cannot go on. The message says what happened and the remedy. No offset moved for unfinished work."""
+
+
+class BrokerUnreachable(WorkerError):
+    """No broker answered in time."""
+
+
+class ConsumerFailed(WorkerError):
+    """The Kafka consumer stopped delivering or failed for good."""
+
+
+class PublishFailed(WorkerError):
+    """Scores or dead letters could not be published within the deadline."""

@@ -1,0 +1,69 @@
+"""Ordered commit of work that completes in any order: one ledger per partition, one entry per polled chunk.
+
+The idea is that of the "checkpoint" packages of stream processors (for one, Jeffail/checkpoint): the commit position is
+the end of the longest prefix of records that are all settled, so an offset never passes a record that is still in work.
+"""
+
+from collections import deque
+
+import numpy as np
+from numpy.typing import NDArray
+
+Positions = slice | NDArray[np.int64]
+
+
+class LedgerEntry:
+    """The records of one chunk and which of them are settled."""
+
+    __slots__ = ("_done", "_offsets", "unsettled")
+
+    def __init__(self, offsets: list[int]) -> None:
+        self._offsets = offsets
+        self._done = np.zeros(len(offsets), dtype=np.bool_)
+        self.unsettled = len(offsets)
+
+    def settle(self, positions: Positions) -> None:
+        """Mark records by their index in the chunk. Settling a record twice is a bug and raises ValueError."""
+        marks = self._done[positions]
+        if marks.any():
+            raise ValueError("a record was settled twice; this is a bug")
+        self._done[positions] = True
+        self.unsettled -= len(marks)
+
+    @property
+    def next_offset(self) -> int:
+        """Offset after the last record of the settled prefix, or of the first record when none is settled."""
+        if self.unsettled == 0:
+            return self._offsets[-1] + 1
+        prefix = int(self._done.argmin())
+        return self._offsets[prefix - 1] + 1 if prefix else self._offsets[0]
+
+
+class Ledger:
+    """Commit position of one partition. Offsets may have gaps (compaction, transaction markers)."""
+
+    def __init__(self) -> None:
+        self._entries: deque[LedgerEntry] = deque()
+        self._last_offset = -1
+        self._position: int | None = None
+
+    def open(self, offsets: list[int]) -> LedgerEntry:
+        """Enter a non-empty chunk of increasing offsets. Raises ValueError when it does not come after the last one."""
+        if offsets[0] <= self._last_offset:
+            raise ValueError(f"offset {offsets[0]} came after offset {self._last_offset}; this is a bug")
+        self._last_offset = offsets[-1]
+        entry = LedgerEntry(offsets)
+        self._entries.append(entry)
+        return entry
+
+    @property
+    def unsettled(self) -> int:
+        """Records that are entered and not settled."""
+        return sum(entry.unsettled for entry in self._entries)
+
+    @property
+    def next_offset(self) -> int | None:
+        """Offset to commit: that of the first record which is not settled. None while no chunk was ever entered."""
+        while self._entries and self._entries[0].unsettled == 0:
+            self._position = self._entries.popleft().next_offset
+        return self._entries[0].next_offset if self._entries else self._position
