@@ -1,0 +1,131 @@
+import asyncio
+import threading
+
+import numpy as np
+import pytest
+
+from engines.base import Features, Scores
+from engines.errors import LoadError, RunError
+from worker.station import MOST_HUNG, Station
+
+
+class StuckSession:
+    """Hangs in `collect` until let go; the real engines do not hang on demand."""
+
+    depth = 1
+
+    def __init__(self, go: threading.Event) -> None:
+        self._go = go
+        self._features: Features = {}
+
+    def submit(self, features: Features) -> None:
+        self._features = features
+
+    def collect(self) -> Scores:
+        self._go.wait(30)
+        return np.asarray(self._features["x"][:, 0], dtype=np.float32)
+
+    def close(self) -> None:
+        pass
+
+
+class StuckEngine:
+    name, version, max_batch = "stuck", "3", 8
+
+    def __init__(self, *going: bool) -> None:
+        """One session per argument: whether it answers at once."""
+        self.gates = [threading.Event() for _ in going]
+        for gate, goes in zip(self.gates, going, strict=True):
+            if goes:
+                gate.set()
+        self.opened = 0
+
+    def open_session(self) -> StuckSession:
+        if self.opened == len(self.gates):
+            raise LoadError("no more sessions")
+        self.opened += 1
+        return StuckSession(self.gates[self.opened - 1])
+
+    def close(self) -> None:
+        pass
+
+
+X = {"x": np.array([[1.0], [2.0]], dtype=np.float32)}
+
+
+async def until_reopened(station: Station) -> None:
+    assert station._opening is not None
+    async with asyncio.timeout(10):
+        await station._opening
+
+
+async def test_it_scores_on_its_own_thread() -> None:
+    station = await Station.open(StuckEngine(True), name="t")
+    assert (await station.run(X)).tolist() == [1.0, 2.0]
+    assert (station.engine_name, station.version, station.depth) == ("stuck", "3", 1)
+    await station.close(5)
+
+
+async def test_callers_beyond_the_depth_wait_their_turn() -> None:
+    engine = StuckEngine(False)
+    station = await Station.open(engine, name="t")
+    runs = [asyncio.create_task(station.run({"x": np.full((1, 1), i, np.float32)})) for i in range(4)]
+    await asyncio.sleep(0)
+    engine.gates[0].set()
+    async with asyncio.timeout(10):
+        assert [(await run).tolist() for run in runs] == [[0.0], [1.0], [2.0], [3.0]]
+    await station.close(5)
+
+
+async def test_after_a_hang_a_new_session_takes_over_and_the_old_ones_late_answer_is_dropped() -> None:
+    engine = StuckEngine(False, True)
+    station = await Station.open(engine, name="t")
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(0.01):
+            await station.run(X)
+    await station.replace()
+    await until_reopened(station)
+    assert (await station.run(X)).tolist() == [1.0, 2.0]
+    engine.gates[0].set()
+    assert (await station.run(X)).tolist() == [1.0, 2.0]
+    await station.close(5)
+
+
+async def test_waiting_callers_of_a_retired_session_get_an_error_at_once() -> None:
+    engine = StuckEngine(False, True)
+    station = await Station.open(engine, name="t")
+    run = asyncio.create_task(station.run(X))
+    await asyncio.sleep(0)
+    await station.replace()
+    with pytest.raises(RunError):
+        async with asyncio.timeout(10):
+            await run
+    await until_reopened(station)
+    await station.close(5)
+    engine.gates[0].set()
+
+
+async def test_hung_sessions_are_bounded() -> None:
+    engine = StuckEngine(*[False] * (MOST_HUNG + 1))
+    station = await Station.open(engine, name="t")
+    for hang in range(MOST_HUNG):
+        await station.replace()
+        if hang < MOST_HUNG - 1:
+            await until_reopened(station)
+    assert engine.opened == MOST_HUNG
+    with pytest.raises(RunError, match=f"{MOST_HUNG} were left behind"):
+        await station.run(X)
+    for gate in engine.gates:
+        gate.set()
+    await station.close(5)
+
+
+async def test_without_a_new_session_runs_fail_and_do_not_wait() -> None:
+    engine = StuckEngine(False)
+    station = await Station.open(engine, name="t")
+    await station.replace()
+    await until_reopened(station)
+    with pytest.raises(RunError):
+        await station.run(X)
+    engine.gates[0].set()
+    await station.close(5)
