@@ -94,20 +94,23 @@ def peaks(model: onnx.ModelProto, batches: Iterable[Features], tensors: Iterable
 
     NaN or infinity in a tensor is reported as infinity.
     """
-    import onnxruntime
-
-    wanted = sorted(set(tensors))
-    probe = onnx.ModelProto()
-    probe.CopyFrom(model)
-    del probe.graph.output[:]
-    probe.graph.output.extend(onnx.helper.make_empty_tensor_value_info(name) for name in wanted)
-    session = onnxruntime.InferenceSession(probe.SerializeToString(), providers=["CPUExecutionProvider"])
-    result = dict.fromkeys(wanted, 0.0)
-    for features in batches:
-        for name, value in zip(wanted, session.run(wanted, dict(features)), strict=True):
-            peak = float(np.max(np.abs(value), initial=0.0))
-            result[name] = max(result[name], peak if np.isfinite(peak) else float("inf"))
+    result: dict[str, float] = {}
+    for name, value in _values(model, batches, tensors):
+        peak = float(np.max(np.abs(value), initial=0.0))
+        result[name] = max(result.get(name, 0.0), peak if np.isfinite(peak) else float("inf"))
     return result
+
+
+def peak_rows(model: onnx.ModelProto, batches: Iterable[Features], tensors: Iterable[str]) -> dict[str, int]:
+    """Row, counted over all batches, at which each tensor has its largest finite magnitude."""
+    result: dict[str, tuple[float, int]] = {}
+    start: dict[str, int] = {}
+    for name, value in _values(model, batches, tensors):
+        magnitude = np.abs(np.nan_to_num(value, nan=0.0, posinf=0.0, neginf=0.0)).reshape(len(value), -1).max(axis=1)
+        row = int(magnitude.argmax())
+        result[name] = max(result.get(name, (-1.0, 0)), (float(magnitude[row]), start.get(name, 0) + row))
+        start[name] = start.get(name, 0) + len(value)
+    return {name: row for name, (_, row) in result.items()}
 
 
 def inputs(model: onnx.ModelProto) -> Mapping[str, tuple[type[np.generic], tuple[int | None, ...]]]:
@@ -127,6 +130,22 @@ def array(tensor: onnx.TensorProto) -> NDArray[np.generic]:
     """The values of an initializer."""
     values: NDArray[np.generic] = numpy_helper.to_array(tensor)
     return values
+
+
+def _values(
+    model: onnx.ModelProto, batches: Iterable[Features], tensors: Iterable[str]
+) -> Iterator[tuple[str, NDArray[np.generic]]]:
+    """(tensor, its value) of every batch, one batch in memory at a time."""
+    import onnxruntime
+
+    wanted = sorted(set(tensors))
+    probe = onnx.ModelProto()
+    probe.CopyFrom(model)
+    del probe.graph.output[:]
+    probe.graph.output.extend(onnx.helper.make_empty_tensor_value_info(name) for name in wanted)
+    session = onnxruntime.InferenceSession(probe.SerializeToString(), providers=["CPUExecutionProvider"])
+    for features in batches:
+        yield from zip(wanted, session.run(wanted, dict(features)), strict=True)
 
 
 def _gemms(model: onnx.ModelProto) -> Iterator[Gemm]:

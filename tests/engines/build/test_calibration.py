@@ -1,0 +1,108 @@
+"""Which recorded rows calibrate a model: rarely seen users are not lost among active ones."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from engines.build import calibration
+from engines.build.calibration import Rowset
+from engines.errors import LoadError
+from schemas.spec import ModelSpec
+
+SPEC = b"""
+event = "custom"
+key = "request"
+features = [
+    { name = "age", tensor = "dense", min = 0.0, max = 130.0 },
+    { name = "country", tensor = "ids", vocabulary = ["de", "fr"] },
+]
+"""
+
+
+def rowset(users: list[str | None]) -> Rowset:
+    n = len(users)
+    return Rowset({"x": np.arange(n, dtype=np.float32).reshape(n, 1)}, np.zeros(n, np.float32), users)
+
+
+def test_activity_counts_each_users_rows_and_strangers_once() -> None:
+    assert calibration.activity(["a", "b", "a", None, None, "a"]).tolist() == [3, 1, 3, 1, 1, 3]
+
+
+def test_rare_users_get_their_share_beside_one_who_sends_nearly_everything() -> None:
+    users: list[str | None] = ["whale"] * 9_000 + [f"rare{i}" for i in range(600)] + ["mid"] * 10 + ["mid2"] * 10
+    order = np.random.default_rng(0).permutation(len(users))
+    rows = rowset([users[i] for i in order])
+    chosen, shares = calibration.stratified(rows, 600)
+    # 20 regular rows are all there are; what they lack is split between the other two.
+    assert shares == {"rare": 290, "regular": 20, "active": 290}
+    assert len(chosen) == 600
+    assert sum(str(user).startswith("rare") for user in chosen.users) == 290
+
+
+def test_rows_keep_their_order_labels_and_users() -> None:
+    rows = rowset([f"u{i}" for i in range(50)])
+    chosen, _ = calibration.stratified(rows, 20)
+    position = chosen.features["x"][:, 0].astype(int).tolist()
+    assert position == sorted(set(position))
+    assert list(chosen.users) == [f"u{i}" for i in position]
+
+
+def test_the_same_seed_draws_the_same_rows_and_another_seed_others() -> None:
+    rows = rowset([f"u{i}" for i in range(500)])
+    first, again, other = (calibration.stratified(rows, 50, seed)[0].features["x"] for seed in (1, 1, 2))
+    assert np.array_equal(first, again)
+    assert not np.array_equal(first, other)
+
+
+@pytest.mark.parametrize("want", [0, 3, 7])
+def test_never_more_rows_than_wanted_or_there(want: int) -> None:
+    chosen, shares = calibration.stratified(rowset(["a", "a", "b", None, None]), want)
+    assert len(chosen) == sum(shares.values()) == min(want, 5)
+
+
+def test_recorded_events_become_rows_as_live_ones_do_and_bad_ones_are_left_out(tmp_path: Path) -> None:
+    spec = ModelSpec.parse(SPEC, "spec")
+    events = [
+        {"request": "r1", "age": 20.0, "country": "de", "clicked": 1, "who": 7},
+        {"request": "r2", "age": 500.0, "country": "de", "clicked": 0, "who": 8},
+        {"request": "r3", "age": 30.0, "country": "xx", "clicked": 0, "who": 7},
+    ]
+    path = tmp_path / "events.jsonl"
+    path.write_text("".join(json.dumps(event) + "\n" for event in events))
+    rows = calibration.read(spec, path, label="clicked", user="who")
+    assert rows.features["dense"].tolist() == [[20.0], [30.0]]
+    assert rows.features["ids"].tolist() == [[1], [0]]
+    assert rows.labels is not None
+    assert rows.labels.tolist() == [1.0, 0.0]
+    assert list(rows.users) == [7, 7]
+    assert list(calibration.read(spec, path).users) == ["r1", "r3"]
+    assert calibration.read(spec, path).labels is None
+
+
+def test_a_recording_longer_than_a_chunk_is_whole(tmp_path: Path) -> None:
+    n = calibration.CHUNK + 3
+    path = tmp_path / "events.csv"
+    path.write_text("request,age,country\n" + "".join(f"r{i},{i % 100},de\n" for i in range(n)))
+    rows = calibration.read(ModelSpec.parse(SPEC, "spec"), path)
+    assert rows.features["dense"][:, 0].tolist() == [float(i % 100) for i in range(n)]
+    assert rows.users[-1] == f"r{n - 1}"
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("request,age,country,clicked\nr1,20,de,2\n", "column 'clicked': 2 is neither 0 nor 1"),
+        ("request,age,country\nr1,20,de\n", "column 'clicked': 'clicked'; every row needs 0 or 1"),
+        ("request,age,country,clicked\nr1,-1,de,1\n", "no row of this file fits the model's spec .*age"),
+        ("request,age,country,clicked\n", "the file is empty"),
+        ("request,age\nr1\n", "cannot be read as recorded events: .*line 2"),
+    ],
+)
+def test_a_recording_that_cannot_be_used_is_named(tmp_path: Path, text: str, said: str) -> None:
+    path = tmp_path / "events.csv"
+    path.write_text(text)
+    with pytest.raises(LoadError, match=said) as error:
+        calibration.read(ModelSpec.parse(SPEC, "spec"), path, label="clicked")
+    assert str(path) in str(error.value)
