@@ -1,0 +1,196 @@
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+
+import numpy as np
+
+from engines.base import Features, Scores
+from tests.worker.chunks import Maker
+from worker.batcher import Batcher
+from worker.clock import SystemClock
+from worker.dispatcher import Dispatcher, Outcome, Tier
+from worker.lane import Lane, LaneBounds
+from worker.service_time import ServiceTime
+
+
+class Gate:
+    """An engine whose batches wait until they are let through, in any order."""
+
+    def __init__(self) -> None:
+        self.waiting: list[tuple[list[int], asyncio.Event]] = []
+        self.came = asyncio.Condition()
+
+    async def run(self, features: Features) -> Scores:
+        xs = features["x"][:, 0].astype(int).tolist()
+        through = asyncio.Event()
+        async with self.came:
+            self.waiting.append((xs, through))
+            self.came.notify_all()
+        await through.wait()
+        return np.array(xs, dtype=np.float32)
+
+    async def hung(self) -> None:
+        raise AssertionError("nothing hangs here")
+
+    async def until(self, batches: int) -> None:
+        async with self.came, asyncio.timeout(10):
+            await self.came.wait_for(lambda: len(self.waiting) >= batches)
+
+
+class Desk:
+    """Keeps what is published; acknowledges when told."""
+
+    def __init__(self) -> None:
+        self.published: list[list[int]] = []
+        self.acknowledge = asyncio.Event()
+        self.acknowledge.set()
+        self.came = asyncio.Event()
+
+    async def publish(self, outcomes: list[Outcome]) -> list["Desk"]:
+        self.published += [
+            o.batch.features()["x"][:, 0].astype(int).tolist()
+            for o in outcomes
+            if not all(s.chunk.fenced() for s in o.batch.segments)
+        ]
+        self.came.set()
+        return [self]
+
+    async def acknowledged(self, *args: object) -> None:
+        await self.acknowledge.wait()
+
+
+class CountingDesk(Desk):
+    def acknowledged(self, *args: object) -> object:  # type: ignore[override]
+        """The desk's own count (two arguments) is synchronous, a delivery's wait (none) is not."""
+        return None if args else self.acknowledge.wait()
+
+
+@asynccontextmanager
+async def lane(
+    gate: Gate,
+    desk: Desk,
+    *,
+    depth: int = 1,
+    max_batch: int = 2,
+    rows: int = 100,
+    settled: Callable[[], None] = lambda: None,
+) -> AsyncIterator[Lane]:
+    made = Lane(
+        "t-0",
+        depth=depth,
+        batcher=Batcher(max_batch, ServiceTime(), ServiceTime()),
+        dispatcher=Dispatcher([Tier("gate", "1", gate, ServiceTime(prior=(100.0, 0.0)), gate.hung)], SystemClock()),
+        desk=desk,  # type: ignore[arg-type]
+        publishing=ServiceTime(),
+        bounds=LaneBounds(rows=rows, nbytes=1 << 30),
+        clock=SystemClock(),
+        settled=settled,
+    )
+    running = asyncio.create_task(made.run())
+    try:
+        yield made
+    finally:
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+
+
+FAR = 1e12
+
+
+async def test_a_slot_is_taken_before_a_batch_closes_so_it_fills_while_the_device_is_busy() -> None:
+    gate, desk, maker = Gate(), CountingDesk(), Maker()
+    async with lane(gate, desk, max_batch=4) as made:
+        made.offer(maker.chunk([FAR]))
+        await gate.until(1)
+        for _ in range(3):
+            made.offer(maker.chunk([FAR]))
+        gate.waiting[0][1].set()
+        await gate.until(2)
+        assert [xs for xs, _ in gate.waiting] == [[0], [1, 2, 3]]
+
+
+async def test_batches_are_published_in_order_whatever_answers_first() -> None:
+    gate, desk, maker = Gate(), CountingDesk(), Maker()
+    async with lane(gate, desk, depth=2) as made:
+        made.offer(maker.chunk([FAR] * 4))
+        await gate.until(2)
+        gate.waiting[1][1].set()
+        gate.waiting[0][1].set()
+        async with asyncio.timeout(10):
+            await made.drain()
+        assert desk.published == [[0, 1], [2, 3]]
+
+
+async def test_nothing_is_settled_before_it_is_acknowledged_and_room_counts_it_until_then() -> None:
+    gate, desk, maker = Gate(), CountingDesk(), Maker()
+    desk.acknowledge.clear()
+    settled = asyncio.Event()
+    async with lane(gate, desk, rows=2, settled=settled.set) as made:
+        made.offer(maker.chunk([FAR, FAR]))
+        await gate.until(1)
+        gate.waiting[0][1].set()
+        await desk.came.wait()
+        assert maker.ledger.next_offset == 0
+        assert not made.has_room
+        desk.acknowledge.set()
+        await settled.wait()
+        assert maker.ledger.next_offset == 2
+        assert made.has_room
+        assert made.held == (0, 0)
+
+
+async def test_drain_waits_for_everything_taken_in() -> None:
+    gate, desk, maker = Gate(), CountingDesk(), Maker()
+    async with lane(gate, desk) as made:
+        made.offer(maker.chunk([FAR] * 3, bad=[1]))
+        draining = asyncio.create_task(made.drain())
+        for batch in range(2):
+            await gate.until(batch + 1)
+            assert not draining.done()
+            gate.waiting[batch][1].set()
+        async with asyncio.timeout(10):
+            await draining
+        assert maker.ledger.unsettled == 0
+        assert maker.ledger.next_offset == 4
+
+
+async def test_draining_an_empty_lane_returns() -> None:
+    async with lane(Gate(), CountingDesk()) as made, asyncio.timeout(10):
+        await made.drain()
+
+
+async def test_what_is_fenced_is_neither_published_nor_settled_and_the_lane_goes_on() -> None:
+    gate, desk, old, new = Gate(), CountingDesk(), Maker(), Maker(partition=1)
+    async with lane(gate, desk) as made:
+        made.offer(old.chunk([FAR] * 6))
+        await gate.until(1)
+        old.fence.up = True
+        assert made.drop() == 4
+        gate.waiting[0][1].set()
+        made.offer(new.chunk([FAR]))
+        await gate.until(2)
+        gate.waiting[1][1].set()
+        async with asyncio.timeout(10):
+            await made.drain()
+        assert desk.published == [[0]]
+        assert old.ledger.next_offset == 0
+        assert new.ledger.unsettled == 0
+        assert made.held == (0, 0)
+
+
+async def test_a_failed_publication_ends_the_lane() -> None:
+    gate, maker = Gate(), Maker()
+
+    class Broken(CountingDesk):
+        async def publish(self, outcomes: list[Outcome]) -> list[Desk]:
+            raise ConnectionError("made so")
+
+    made_lane = lane(gate, Broken())
+    async with made_lane as made:
+        made.offer(maker.chunk([FAR]))
+        await gate.until(1)
+        (running,) = [task for task in asyncio.all_tasks() if task.get_coro().__qualname__ == "Lane.run"]  # type: ignore[union-attr]
+        gate.waiting[0][1].set()
+        await asyncio.wait({running}, timeout=10)
+        assert isinstance(running.exception(), ExceptionGroup)
+        assert maker.ledger.next_offset == 0

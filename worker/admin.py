@@ -1,0 +1,52 @@
+"""/healthz, /readyz and /metrics over HTTP."""
+
+from collections.abc import Callable
+
+from aiohttp import web
+
+from worker.errors import WorkerError
+from worker.metrics import Metrics
+
+
+class Admin:
+    """Answers from start-up to the very end of a drain, so that an orchestrator sees why a worker is not ready."""
+
+    def __init__(
+        self, host: str, port: int, *, live: Callable[[], list[str]], ready: Callable[[], list[str]], metrics: Metrics
+    ) -> None:
+        """`live` and `ready` give the reasons against; no reason is a yes."""
+        self._host = host
+        self._port = port
+        self._metrics = metrics
+        application = web.Application(client_max_size=1 << 20)
+        application.add_routes(
+            [
+                web.get("/healthz", lambda _: _answer(live())),
+                web.get("/readyz", lambda _: _answer(ready())),
+                web.get("/metrics", self._exposition),
+            ]
+        )
+        self._runner = web.AppRunner(application, access_log=None)
+
+    async def start(self) -> int:
+        """Listen; returns the port. Raises `WorkerError` when it is taken."""
+        await self._runner.setup()
+        try:
+            await web.TCPSite(self._runner, self._host, self._port).start()
+        except OSError as error:
+            raise WorkerError(
+                f"admin: {self._host}:{self._port}: {error.strerror}; choose another admin.port"
+            ) from error
+        return int(self._runner.addresses[0][1])
+
+    async def stop(self) -> None:
+        await self._runner.cleanup()
+
+    async def _exposition(self, _: web.Request) -> web.Response:
+        return web.Response(
+            body=self._metrics.exposition(), headers={"Content-Type": "text/plain; version=0.0.4; charset=utf-8"}
+        )
+
+
+async def _answer(against: list[str]) -> web.Response:
+    return web.Response(status=503 if against else 200, text="\n".join(against or ["ok"]) + "\n")

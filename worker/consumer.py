@@ -1,0 +1,255 @@
+"""Records from Kafka to the lanes, and the group's comings and goings."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Iterable, Mapping
+from typing import Final
+
+from aiokafka import AIOKafkaConsumer, TopicPartition
+from aiokafka.abc import ConsumerRebalanceListener
+from aiokafka.coordinator.assignors.roundrobin import RoundRobinPartitionAssignor
+from aiokafka.errors import KafkaError
+
+from worker.binding import bind
+from worker.clock import Clock
+from worker.committer import Committer
+from worker.config import KafkaConfig, WorkerConfig
+from worker.errors import BrokerUnreachable, ConsumerFailed
+from worker.metrics import Metrics
+from worker.partition import Partition
+from worker.shutdown import bounded
+from worker.topic import Topic
+
+log = logging.getLogger("scorelane.consumer")
+
+MOST_RECORDS: Final = 4096
+"""Records of one poll. More would hold the event loop for longer than a heartbeat's patience allows."""
+IDLE_POLL_MS: Final = 500
+"""How long a poll waits for the first record."""
+PARTIAL_POLL_MS: Final = 20
+"""The same while a full partition is left out, so that it is polled again soon after it has room."""
+REBIND_INTERVAL_S: Final = 5.0
+LEAVE_S: Final = 5.0
+"""For the client's own stop, which can hang without brokers."""
+
+
+class Consumer(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafka has no types
+    """One member of the group.
+
+    The client revokes everything at each rebalance. Revoked: intake stops, the lanes finish what they hold within
+    `drain_timeout_ms`, what is settled is committed, the rest is fenced and left to the next owner. Assigned: new
+    partitions from the committed offsets. Records that a poll returns in between are dropped; they come again, since
+    positions are reset to the committed ones.
+
+    A partition whose lane is full is not polled. Nothing is paused: a pause drops what the client has fetched ahead.
+    """
+
+    def __init__(
+        self, kafka: KafkaConfig, worker: WorkerConfig, topics: Mapping[str, Topic], metrics: Metrics, clock: Clock
+    ) -> None:
+        self._topics = topics
+        self._worker = worker
+        self._metrics = metrics
+        self._clock = clock
+        self._partitions: dict[TopicPartition, Partition] = {}
+        self._open = False
+        self._stopping = False
+        self._failure: BaseException | None = None
+        self._room = asyncio.Event()
+        self.assigned_since: float | None = None
+        """Monotonic second of the current assignment, None during a rebalance. An assignment may be empty."""
+        self.last_poll = self.last_settled = clock.monotonic()
+        self._consumer = AIOKafkaConsumer(
+            **kafka.client_args(),
+            group_id=kafka.group_id,
+            auto_offset_reset=kafka.auto_offset_reset,
+            enable_auto_commit=False,
+            partition_assignment_strategy=(RoundRobinPartitionAssignor,),
+            session_timeout_ms=kafka.session_timeout_ms,
+            heartbeat_interval_ms=kafka.heartbeat_interval_ms,
+            rebalance_timeout_ms=kafka.rebalance_timeout_ms,
+            # The client's own check is disabled for good by one failed poll; `progress` below is the watchdog.
+            max_poll_interval_ms=86_400_000,
+            fetch_max_wait_ms=kafka.fetch_max_wait_ms,
+            fetch_max_bytes=kafka.fetch_max_bytes,
+            max_partition_fetch_bytes=kafka.max_partition_fetch_bytes,
+            check_crcs=kafka.check_crcs,
+        )
+        self.committer = Committer(self._consumer, self._positions, metrics, clock)
+
+    async def start(self) -> None:
+        """Join the group. Raises `BrokerUnreachable`."""
+        self._consumer.subscribe(list(self._topics), listener=self)
+        try:
+            await self._consumer.start()
+        except KafkaError as error:
+            raise BrokerUnreachable(f"{error!r}; check kafka.bootstrap_servers and that the topics exist") from error
+
+    async def run(self) -> None:
+        """Poll until cancelled or stopped. Raises `ConsumerFailed`."""
+        while not self._stopping:
+            room = [tp for tp, partition in self._partitions.items() if partition.has_room]
+            self._room.clear()
+            if self._partitions and not room:
+                await self._wait_for_room()
+                continue
+            partial = len(room) < len(self._partitions)
+            try:
+                polled = await self._consumer.getmany(
+                    *(room if partial else ()),
+                    timeout_ms=PARTIAL_POLL_MS if partial else IDLE_POLL_MS,
+                    max_records=MOST_RECORDS,
+                )
+            except KafkaError as error:
+                raise ConsumerFailed(
+                    f"{error!r}; nothing was committed for the records concerned, a restart reads them again"
+                ) from error
+            self.last_poll = self._clock.monotonic()
+            self._check_client()
+            if polled:
+                # The client sends its next fetch only when its tasks have run: three turns of the loop.
+                for _ in range(3):
+                    await asyncio.sleep(0)
+                self._take_in(polled)
+
+    async def rebind(self) -> None:
+        """Move partitions between lanes as their rates change, until cancelled."""
+        while True:
+            await asyncio.sleep(REBIND_INTERVAL_S)
+            self._rebind(REBIND_INTERVAL_S)
+
+    async def leave(self) -> None:
+        """Stop polling, finish and commit what was taken in, within `drain_timeout_ms`; then leave the group."""
+        self._stopping = True
+        await self._give_up()
+        await bounded(self._consumer.stop(), LEAVE_S, "consumer")
+
+    async def abort(self) -> None:
+        """Leave without finishing: commit what is settled, fence the rest."""
+        self._stopping = True
+        self._open = False
+        await self.committer.close()
+        self._fence()
+        await bounded(self._consumer.stop(), LEAVE_S, "consumer")
+
+    def settled(self) -> None:
+        """A lane settled a batch: there is progress, and perhaps room."""
+        self.last_settled = self._clock.monotonic()
+        self._room.set()
+
+    @property
+    def held(self) -> int:
+        """Records taken in and not yet settled."""
+        return sum(partition.ledger.unsettled for partition in self._partitions.values())
+
+    def lag(self) -> list[tuple[tuple[str, ...], float]]:
+        """Records behind the end of each assigned partition, from the last fetch: ((topic, partition), lag)."""
+        lags: list[tuple[tuple[str, ...], float]] = []
+        for tp, partition in self._partitions.items():
+            end, at = self._consumer.highwater(tp), partition.ledger.next_offset
+            if end is not None and at is not None:
+                lags.append(((tp.topic, str(tp.partition)), float(max(end - at, 0))))
+        return lags
+
+    async def on_partitions_revoked(self, revoked: Iterable[TopicPartition]) -> None:
+        """The client swallows what is raised here, so a failure is kept and stops the polling."""
+        self.assigned_since = None
+        try:
+            if self._partitions:
+                log.info("revoked: %s", _shown(revoked))
+                await self._give_up()
+        except Exception as error:
+            self._failure = error
+
+    def on_partitions_assigned(self, assigned: Iterable[TopicPartition]) -> None:
+        """Synchronous on purpose: the client may deliver records while an asynchronous one is still running."""
+        try:
+            counts: dict[str, int] = {}
+            for tp in sorted(assigned):
+                lanes = self._topics[tp.topic].lanes
+                turn = counts.get(tp.topic, 0)
+                counts[tp.topic] = turn + 1
+                self._partitions[tp] = Partition(tp.topic, tp.partition, lanes[turn % len(lanes)])
+            self.assigned_since = self.last_settled = self.last_poll = self._clock.monotonic()
+            self._metrics.rebalances.inc()
+            self._open = not self._stopping
+            self.committer.open()
+            log.info("assigned: %s", _shown(assigned))
+        except Exception as error:
+            self._failure = error
+
+    def _take_in(self, polled: Mapping[TopicPartition, list[object]]) -> None:
+        if not self._open:
+            return
+        for tp, records in polled.items():
+            partition = self._partitions.get(tp)
+            if partition is None:
+                continue
+            partition.taken += len(records)
+            partition.lane.offer(self._topics[tp.topic].decode(partition, records))  # type: ignore[arg-type]
+
+    async def _wait_for_room(self) -> None:
+        try:
+            async with asyncio.timeout(IDLE_POLL_MS / 1000):
+                await self._room.wait()
+        except TimeoutError:
+            self._check_client()
+
+    def _check_client(self) -> None:
+        """Raise what the client keeps to itself: a dead fetch task delivers nothing while the member looks healthy."""
+        if self._failure is not None:
+            raise ConsumerFailed(f"a rebalance failed: {self._failure!r}") from self._failure
+        fetcher = self._consumer._fetcher
+        if fetcher is not None and fetcher.error_future.done():
+            raise ConsumerFailed(f"the client's fetch task ended: {fetcher.error_future.exception()!r}")
+
+    async def _give_up(self) -> None:
+        self._open = False
+        try:
+            async with asyncio.timeout(self._worker.drain_timeout_ms / 1000):
+                await asyncio.gather(*(lane.drain() for topic in self._topics.values() for lane in topic.lanes))
+        except TimeoutError:
+            log.warning("%d records were not finished within worker.drain_timeout_ms and are abandoned", self.held)
+        await self.committer.close()
+        self._fence()
+
+    def _fence(self) -> None:
+        for partition in self._partitions.values():
+            left = partition.ledger.unsettled
+            if left:
+                self._metrics.abandoned.labels(partition.topic).inc(left)
+            partition.fence()
+        self._partitions.clear()
+        for topic in self._topics.values():
+            for lane in topic.lanes:
+                lane.drop()
+
+    def _positions(self) -> dict[TopicPartition, int]:
+        positions = {}
+        for tp, partition in self._partitions.items():
+            offset = partition.ledger.next_offset
+            if offset is not None:
+                positions[tp] = offset
+        return positions
+
+    def _rebind(self, seconds: float) -> None:
+        for name, topic in self._topics.items():
+            mine = {tp.partition: p for tp, p in self._partitions.items() if tp.topic == name}
+            if not mine:
+                continue
+            lanes = topic.lanes
+            binding = bind(
+                {number: partition.taken / seconds for number, partition in mine.items()},
+                lanes=len(lanes),
+                lane_rate=topic.lane_rate,
+                bound={number: lanes.index(partition.lane) for number, partition in mine.items()},
+            )
+            for number, partition in mine.items():
+                partition.taken = 0
+                partition.move(lanes[binding[number]])
+
+
+def _shown(partitions: Iterable[TopicPartition]) -> str:
+    return ", ".join(f"{tp.topic}[{tp.partition}]" for tp in sorted(partitions)) or "no partitions"

@@ -1,0 +1,83 @@
+"""Outcomes to published bytes, a batch at a time."""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import repeat, starmap
+from typing import Literal
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from schemas.rows import EventKey
+from schemas.score import JsonScore
+from worker.batch import Segment
+from worker.dispatcher import Outcome
+
+Format = Literal["msgpack", "json"]
+
+
+def event_keys(segment: Segment, positions: Sequence[int]) -> list[EventKey]:
+    """The event's own key, else the record's key as text, else topic-partition-offset."""
+    chunk = segment.chunk
+    keys = chunk.rows.keys[segment.start : segment.stop]
+    if None not in keys:
+        return keys  # type: ignore[return-value]
+    records = chunk.records
+    return [
+        own
+        if own is not None
+        else record.key.decode("utf-8", "replace")
+        if (record := records[position]).key is not None
+        else f"{chunk.topic}-{chunk.partition}-{record.offset}"
+        for own, position in zip(keys, positions, strict=True)
+    ]
+
+
+class ScoreEncoder:
+    """Encodes the scores of one model. Columns are zipped and encoded in C: about 0.3 us an event."""
+
+    def __init__(self, model: str, format: Format) -> None:
+        self._model = model
+        self._encode: Callable[[Iterable[tuple[object, ...]]], Iterator[bytes]]
+        if format == "msgpack":
+            encode = msgspec.msgpack.Encoder().encode
+            self._encode = lambda rows: map(encode, rows)  # a tuple encodes as the array-like Score does
+        else:
+            to_json = msgspec.json.Encoder().encode
+            self._encode = lambda rows: map(to_json, starmap(JsonScore, rows))
+
+    def encode(
+        self,
+        segment: Segment,
+        positions: Sequence[int],
+        scores: NDArray[np.float32],
+        outcome: Outcome,
+        *,
+        now: float,
+        wall_ms: float,
+    ) -> list[bytes]:
+        """One encoded `Score` per row; `scores` are the segment's own, `now` and `wall_ms` the same moment."""
+        chunk, start, stop = segment
+        records = chunk.records
+        remaining_ms = (chunk.deadlines[start:stop] - outcome.scored_at) * 1000.0
+        event_time_ms = chunk.rows.event_time_ms[start:stop]
+        absent = np.isnan(event_time_ms)
+        if absent.any():
+            stamps = np.array([records[position].timestamp for position in positions], dtype=np.float64)
+            event_time_ms = np.where(absent, stamps, event_time_ms)
+        rows = zip(
+            event_keys(segment, positions),
+            scores.tolist(),
+            repeat(self._model),
+            repeat(outcome.version),
+            repeat(outcome.engine),
+            repeat(outcome.reason),
+            repeat(chunk.topic),
+            repeat(chunk.partition),
+            [records[position].offset for position in positions],
+            event_time_ms.astype(np.int64).tolist(),
+            repeat(int(wall_ms - (now - outcome.scored_at) * 1000.0)),
+            (remaining_ms < 0.0).tolist(),
+            np.floor(remaining_ms).astype(np.int64).tolist(),
+        )
+        return list(self._encode(rows))

@@ -1,0 +1,201 @@
+"""The whole life of a worker: start, serve, drain, stop."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import logging
+import signal
+from contextlib import AsyncExitStack
+
+from engines.errors import EngineError
+from worker.admin import Admin
+from worker.clock import Clock, SystemClock
+from worker.config import Config
+from worker.consumer import Consumer
+from worker.errors import ConsumerFailed, WorkerError
+from worker.health import Facts, not_live, not_ready
+from worker.metrics import Metrics
+from worker.publisher import Publisher
+from worker.topic import LoadedModel, Topic
+
+log = logging.getLogger("scorelane.service")
+
+WATCH_INTERVAL_S = 1.0
+
+
+async def serve(config: Config, *, member: int = 0) -> None:
+    """Run one member of the group until SIGTERM or SIGINT, then drain and leave. A second signal skips the drain.
+
+    `member` is its number under `--processes`. Raises `WorkerError`; nothing unfinished is committed then.
+    """
+    stop = asyncio.Event()
+    force = asyncio.Event()
+    loop = asyncio.get_running_loop()
+
+    def signalled() -> None:
+        (force if stop.is_set() else stop).set()
+
+    for name in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(name, signalled)
+    try:
+        await Service(config, member, SystemClock()).run(stop, force)
+    except BaseExceptionGroup as group:
+        _, bugs = group.split(WorkerError)
+        if bugs is not None:
+            raise
+        raise _first(group) from group
+    finally:
+        for name in (signal.SIGTERM, signal.SIGINT):
+            loop.remove_signal_handler(name)
+
+
+class Service:
+    def __init__(self, config: Config, member: int, clock: Clock) -> None:
+        self._config = config
+        self._member = member
+        self._clock = clock
+        self._metrics = Metrics()
+        self._consumer: Consumer | None = None
+        self._topics: dict[str, Topic] = {}
+        self._warm = False
+        self._draining = False
+
+    async def run(self, stop: asyncio.Event, force: asyncio.Event) -> None:
+        """Start, serve until `stop`, drain until done or `force`. What was started is stopped in reverse order."""
+        config, worker = self._config, self._config.worker
+        async with AsyncExitStack() as stack:
+            admin = self._admin()
+            port = await admin.start()
+            stack.push_async_callback(admin.stop)
+            log.info("admin listens on %s:%d", config.admin.host, port)
+            await self._load(stack)
+            publisher = Publisher(config.kafka, worker)
+            await publisher.start()
+            stack.push_async_callback(publisher.stop, worker.drain_timeout_ms / 1000)
+            consumer = self._consumer = Consumer(config.kafka, worker, self._topics, self._metrics, self._clock)
+            await self._open_lanes(publisher, consumer, stack)
+            self._warm = True
+            gc.freeze()  # what is loaded now stays: the collector need not look at it again
+            gc.set_threshold(50_000, 20, 20)
+            await consumer.start()
+            try:
+                await self._serve(consumer, stop, force)
+            except BaseException:
+                await consumer.abort()
+                raise
+        log.info("stopped")
+
+    async def _load(self, stack: AsyncExitStack) -> None:
+        for topic in self._config.topics:
+            try:
+                model = await asyncio.to_thread(LoadedModel.load, topic)
+            except EngineError as error:
+                raise WorkerError(f"topic {topic.name}: {error}") from error
+            self._topics[topic.name] = Topic(topic, self._config.worker, model, self._metrics, self._clock)
+            stack.push_async_callback(self._topics[topic.name].close)
+            log.info("topic %s: model %s version %s loaded", topic.name, model.package.name, model.package.version)
+
+    async def _open_lanes(self, publisher: Publisher, consumer: Consumer, stack: AsyncExitStack) -> None:
+        for name, topic in self._topics.items():
+            partitions = await publisher.partition_count(name)
+            for output in (topic.config.scores, topic.config.dead_letters):
+                if await publisher.partition_count(output) < partitions:
+                    log.warning("topic %s has fewer partitions than %s; scores share them, in order", output, name)
+            try:
+                await topic.open_lanes(min(self._config.worker.lanes, partitions), publisher, consumer.settled, stack)
+            except EngineError as error:
+                raise WorkerError(f"topic {name}: {error}") from error
+
+    async def _serve(self, consumer: Consumer, stop: asyncio.Event, force: asyncio.Event) -> None:
+        async with asyncio.TaskGroup() as tasks:
+            polling = tasks.create_task(consumer.run(), name="poll")
+            background = [
+                tasks.create_task(consumer.committer.run(self._config.worker.commit_interval_ms / 1000), name="commit"),
+                tasks.create_task(consumer.rebind(), name="rebind"),
+                tasks.create_task(self._watch(), name="watch"),
+                *(
+                    tasks.create_task(lane.run(), name=lane.name)
+                    for topic in self._topics.values()
+                    for lane in topic.lanes
+                ),
+            ]
+            await stop.wait()
+            self._draining = True
+            log.info("draining %d records", consumer.held)
+            polling.cancel()
+            leaving = tasks.create_task(consumer.leave(), name="leave")
+            forced = tasks.create_task(force.wait(), name="force")
+            await asyncio.wait({leaving, forced}, return_when=asyncio.FIRST_COMPLETED)
+            if not leaving.done():
+                log.warning("second signal: leaving %d records unfinished", consumer.held)
+                leaving.cancel()
+                await consumer.abort()
+            for task in (forced, *background):
+                task.cancel()
+
+    async def _watch(self) -> None:
+        """End the process when it makes no progress: a stuck group member is healthy to everyone else."""
+        while True:
+            await asyncio.sleep(WATCH_INTERVAL_S)
+            self._metrics.ready.set(0 if self._not_ready() else 1)
+            if against := self._not_live():
+                raise ConsumerFailed(f"{against[0]}; the process ends so that it is started again")
+
+    def _admin(self) -> Admin:
+        admin, metrics = self._config.admin, self._metrics
+        metrics.sample(
+            "scorelane_held_records",
+            "Records between taking in and acknowledgement, by lane. At worker.inbox_rows: the lane is full.",
+            ["lane"],
+            lambda: [((lane.name,), float(lane.held[0])) for topic in self._topics.values() for lane in topic.lanes],
+        )
+        metrics.sample(
+            "scorelane_held_bytes",
+            "The same in bytes.",
+            ["lane"],
+            lambda: [((lane.name,), float(lane.held[1])) for topic in self._topics.values() for lane in topic.lanes],
+        )
+        metrics.sample(
+            "scorelane_lag_records",
+            "Records behind the end of an assigned partition. Grows: add members, up to the number of partitions.",
+            ["topic", "partition"],
+            lambda: self._consumer.lag() if self._consumer is not None else [],
+        )
+        return Admin(
+            admin.host,
+            admin.port + self._member if admin.port else 0,
+            live=self._not_live,
+            ready=self._not_ready,
+            metrics=metrics,
+        )
+
+    def _facts(self) -> Facts:
+        now = self._clock.monotonic()
+        consumer = self._consumer
+        if consumer is None:
+            return Facts(False, self._draining, None, 0, now, now, now)
+        return Facts(
+            warm=self._warm,
+            draining=self._draining,
+            assigned_since=consumer.assigned_since,
+            held=consumer.held,
+            last_poll=consumer.last_poll,
+            last_settled=consumer.last_settled,
+            last_commit=consumer.committer.last_commit,
+        )
+
+    def _not_live(self) -> list[str]:
+        return not_live(self._facts(), self._clock.monotonic(), self._config.worker.stall_timeout_ms / 1000)
+
+    def _not_ready(self) -> list[str]:
+        return not_ready(self._facts(), self._clock.monotonic(), self._config.worker.stall_timeout_ms / 1000)
+
+
+def _first(group: BaseExceptionGroup[BaseException]) -> WorkerError:
+    """The error to show of a group: the first leaf."""
+    error: BaseException = group
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    assert isinstance(error, WorkerError)
+    return error
