@@ -1,0 +1,80 @@
+"""scorelane check"""
+
+import os
+from pathlib import Path
+
+import click
+
+from worker.cli.client import config_option, partitions, quiet
+from worker.config import Config, ConfigError
+from worker.errors import BrokerUnreachable
+
+
+@click.command()
+@config_option
+@click.option("--connect", is_flag=True, help="Also ask the brokers: do the topics exist, are their partitions enough?")
+@click.option("--example", is_flag=True, help="Print a commented configuration with every key and its default.")
+def check(config_path: Path | None, connect: bool, example: bool) -> int:
+    """Validate a configuration and everything it names, and show what would run.
+
+    Checked are the TOML, keys, values and how they fit together, the environment's overrides (SCORELANE_...), model
+    packages with their digests, the files that engines need, certificates and secrets. Every problem is one line:
+
+        file: key: value: problem; remedy
+
+    Exit code 0 when all is well, else 2 (1 when with --connect no broker answers).
+    """
+    if example:
+        from worker.config_example import example as text
+
+        click.echo(text(), nl=False)
+        return 0
+    from worker.preflight import check_files, check_topics
+
+    if config_path is None:
+        raise click.UsageError("give --config FILE; --example prints one")
+    source = str(config_path)
+    config = Config.load(config_path, os.environ)
+    checked = check_files(config, source)
+    problems = list(checked.problems)
+    unreachable: BrokerUnreachable | None = None
+    # Without its certificates the connection would only fail a second time.
+    if connect and not any(problem.key.startswith("kafka.") for problem in problems):
+        from worker.cli.loop import run
+
+        quiet()
+        try:
+            problems += check_topics(config, source, run(partitions(config.kafka.client_args())))
+        except BrokerUnreachable as error:
+            unreachable = error
+    if problems:
+        raise ConfigError(problems)
+    if unreachable:
+        raise unreachable
+    _show(config, {name: f"{package.name} {package.version}" for name, package in checked.packages.items()})
+    return 0
+
+
+def _show(config: Config, models: dict[str, str]) -> None:
+    from rich import box
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    for column in ("events", "model", "engines", "budget", "batch", "scores", "dead letters"):
+        table.add_column(column, overflow="fold")
+    for topic in config.topics:
+        table.add_row(
+            f"{topic.name} ({topic.format})",
+            models[topic.name],
+            " > ".join((topic.engine, *topic.fallback)),
+            f"{topic.budget_ms:g} ms",
+            f"<= {topic.max_batch}",
+            f"{topic.scores} ({topic.score_format})",
+            topic.dead_letters,
+        )
+    kafka = config.kafka
+    console = Console()
+    console.print(table)
+    click.echo(f"group {kafka.group_id} at {kafka.bootstrap_servers} ({kafka.security_protocol}), ", nl=False)
+    click.echo(f"{config.worker.lanes} lanes a topic, admin http://{config.admin.host}:{config.admin.port}")

@@ -1,0 +1,112 @@
+"""Options and steps that the commands share: which brokers, with which security, and their topics."""
+
+import asyncio
+import logging
+import os
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import click
+
+from worker.config import Config
+from worker.errors import BrokerUnreachable
+
+CONNECT_TIMEOUT_S = 15.0
+
+config_option = click.option(
+    "--config",
+    "config_path",
+    type=click.Path(path_type=Path, dir_okay=False),
+    envvar="SCORELANE_CONFIG",
+    help="The worker's TOML file.  [environment: SCORELANE_CONFIG]",
+)
+
+
+def connection_options[F: Callable[..., Any]](command: F) -> F:
+    """`--bootstrap` and `--config` for a command that only needs a broker; see `client_args`."""
+    bootstrap = click.option("--bootstrap", metavar="HOST:PORT,...", help="Brokers. Wins over --config.")
+    config = click.option(
+        "--config",
+        "config_path",
+        type=click.Path(path_type=Path, dir_okay=False),
+        envvar="SCORELANE_CONFIG",
+        help="Take brokers, TLS and SASL from the [kafka] section of this TOML file.",
+    )
+    return bootstrap(config(command))
+
+
+def client_args(config_path: Path | None, bootstrap: str | None) -> dict[str, Any]:
+    """Arguments for aiokafka's clients from the two options. Raises `click.UsageError` when both are missing."""
+    args: dict[str, Any] = {}
+    if config_path is not None:
+        args = Config.load(config_path, os.environ).kafka.client_args()
+    elif not bootstrap:
+        raise click.UsageError("give --bootstrap HOST:PORT or --config FILE")
+    if bootstrap:
+        args["bootstrap_servers"] = [server.strip() for server in bootstrap.split(",")]
+    return args
+
+
+def quiet() -> None:
+    """Keep the client library's own log lines from the terminal: commands report errors themselves."""
+    logging.getLogger("aiokafka").setLevel(logging.CRITICAL)
+
+
+@asynccontextmanager
+async def started[C](client: C, args: Mapping[str, Any]) -> AsyncIterator[C]:
+    """Start an aiokafka client and stop it after. Raises `BrokerUnreachable` instead of waiting forever."""
+    from aiokafka.errors import KafkaConnectionError
+
+    start: Any = getattr(client, "start")  # noqa: B009  # the three clients have no common type
+    servers = ", ".join(args["bootstrap_servers"])
+    remedy = "check the address, that a broker runs there, and TLS and SASL"
+    try:
+        async with asyncio.timeout(CONNECT_TIMEOUT_S):
+            await start()
+    except TimeoutError:
+        await _stop(client)
+        raise BrokerUnreachable(f"{servers}: no answer in {CONNECT_TIMEOUT_S:g} s; {remedy}") from None
+    except KafkaConnectionError as error:
+        await _stop(client)
+        raise BrokerUnreachable(f"{servers}: {error}; {remedy}") from error
+    except BaseException:
+        await _stop(client)
+        raise
+    try:
+        yield client
+    finally:
+        await _stop(client)
+
+
+async def _stop(client: Any) -> None:
+    """Stop within a bound: with its brokers gone a client may never return."""
+    close = client.stop if hasattr(client, "stop") else client.close
+    try:
+        async with asyncio.timeout(10):
+            await close()
+    except TimeoutError:
+        pass
+
+
+async def partitions(args: Mapping[str, Any]) -> dict[str, int]:
+    """Topic -> number of partitions, of all topics that this user may see. Creates nothing."""
+    from aiokafka.admin import AIOKafkaAdminClient
+
+    async with started(AIOKafkaAdminClient(**args), args) as admin:
+        async with asyncio.timeout(CONNECT_TIMEOUT_S):
+            topics = await admin.describe_topics()
+    return {topic["topic"]: len(topic["partitions"]) for topic in topics}
+
+
+async def partitions_of(topic: str, args: Mapping[str, Any]) -> int:
+    """Number of partitions. Raises `click.ClickException` with similar names when there is no such topic."""
+    import difflib
+
+    known = await partitions(args)
+    if topic not in known:
+        close = difflib.get_close_matches(topic, known, n=3)
+        hint = f"did you mean {', '.join(close)}?" if close else "create it, or check the name"
+        raise click.ClickException(f"{topic}: no such topic at {', '.join(args['bootstrap_servers'])}; {hint}")
+    return known[topic]

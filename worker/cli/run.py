@@ -1,0 +1,84 @@
+"""scorelane run"""
+
+import logging
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import click
+
+from worker.cli.client import config_option
+from worker.cli.loop import run as run_loop
+from worker.config import Config
+
+GRACE_S = 15.0
+"""What a member has beyond its own drain time before it is killed."""
+
+
+@click.command()
+@config_option
+@click.option(
+    "--processes",
+    type=click.IntRange(1, 1024),
+    default=1,
+    show_default=True,
+    help="Members of the group to run here, each a process (one core each); dead ones are started again.",
+)
+@click.option("--member", type=click.IntRange(0), default=0, hidden=True)
+@click.option(
+    "--log-level",
+    type=click.Choice(["debug", "info", "warning", "error"]),
+    default="info",
+    show_default=True,
+    help="Lowest level on stderr. At info there is a line for each change of state, none for an event.",
+)
+def run(config_path: Path | None, processes: int, member: int, log_level: str) -> int:
+    """Run the worker: events from Kafka in, scores out, until SIGTERM or Ctrl-C.
+
+    The first signal drains: no more events are taken, everything taken is scored, published and committed, within
+    worker.drain_timeout_ms. Member i serves /healthz, /readyz and /metrics on port admin.port + i.
+
+    Exit codes: 0 after a drain, 1 on a failure that a restart may mend, 2 when the configuration is wrong.
+    """
+    config = load(config_path)
+    log_to_stderr(log_level)
+    if processes > 1:
+        from worker.supervisor import Supervisor
+
+        grace_s = config.worker.drain_timeout_ms / 1000 + GRACE_S
+        return run_loop(
+            Supervisor(lambda i: member_command(config_path, i, log_level), processes, grace_s=grace_s).run()
+        )
+    from worker.service import serve
+
+    run_loop(serve(config, member=member))
+    return 0
+
+
+def load(config_path: Path | None) -> Config:
+    """The configuration with the environment's overrides."""
+    if config_path is None:
+        raise click.UsageError("give --config FILE; `scorelane check --example` prints one")
+    return Config.load(config_path, os.environ)
+
+
+def member_command(config_path: Path | None, member: int, log_level: str) -> Sequence[str]:
+    """How the supervisor runs one member: by this interpreter, whatever is first on PATH."""
+    options = ["--config", str(config_path), "--member", str(member), "--log-level", log_level]
+    return [sys.executable, "-m", "worker.cli", "run", *options]
+
+
+def log_to_stderr(level: str) -> None:
+    """One line an entry: time (UTC), level, process, logger, message."""
+    import time
+
+    handler = logging.StreamHandler(sys.stderr)
+    formatter = logging.Formatter(
+        "%(asctime)s.%(msecs)03dZ %(levelname)s pid=%(process)d %(name)s: %(message)s", "%Y-%m-%dT%H:%M:%S"
+    )
+    formatter.converter = time.gmtime
+    handler.setFormatter(formatter)
+    logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
+    # aiokafka reports each retry; the worker reports what they lead to.
+    logging.getLogger("aiokafka").setLevel(max(logging.WARNING, logging.getLevelName(level.upper())))

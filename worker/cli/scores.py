@@ -1,0 +1,62 @@
+"""Reading score topics: whatever format a record has, and what a live view counts of them."""
+
+from collections import Counter, deque
+from dataclasses import dataclass, field
+
+import msgspec
+
+from schemas.score import JsonScore, Score
+
+
+class ScoreReader:
+    """Decodes scores in msgpack (an array) and in JSON (an object), told apart by their first byte."""
+
+    def __init__(self) -> None:
+        self._msgpack = msgspec.msgpack.Decoder(Score)
+        self._json = msgspec.json.Decoder(JsonScore)
+
+    def read(self, value: bytes | None) -> Score | None:
+        """The score, or None for what is none."""
+        if not value:
+            return None
+        try:
+            return self._json.decode(value) if value[:1] == b"{" else self._msgpack.decode(value)
+        except (msgspec.DecodeError, UnicodeDecodeError):
+            return None
+
+
+def to_json(score: Score) -> bytes:
+    """One line of JSON with named fields, whatever format the score had."""
+    return msgspec.json.encode(JsonScore(*(getattr(score, name) for name in Score.__struct_fields__)))
+
+
+@dataclass(slots=True)
+class Tally:
+    """Counts of scores; `last` keeps the newest few."""
+
+    scores: int = 0
+    late: int = 0
+    unreadable: int = 0
+    engines: Counter[str] = field(default_factory=Counter)
+    reasons: Counter[str] = field(default_factory=Counter)
+    last: deque[Score] = field(default_factory=lambda: deque(maxlen=10))
+
+    def add(self, score: Score | None) -> None:
+        if score is None:
+            self.unreadable += 1
+            return
+        self.scores += 1
+        self.late += score.late
+        self.engines[score.engine] += 1
+        if score.reason is not None:
+            self.reasons[score.reason] += 1
+        self.last.append(score)
+
+    def engine_mix(self) -> str:
+        """For example "ort 98.0 %, light 2.0 %"."""
+        return ", ".join(f"{name} {100 * n / self.scores:.1f} %" for name, n in self.engines.most_common())
+
+    def __str__(self) -> str:
+        text = f"{self.scores} scores, {self.late} late"
+        text += f", {self.engine_mix()}" if self.scores else ""
+        return text + (f", {self.unreadable} records that are no scores" if self.unreadable else "")

@@ -1,0 +1,136 @@
+"""scorelane tail"""
+
+import asyncio
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import click
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
+from rich.table import Table
+from rich.text import Text
+
+from worker.cli.client import client_args, connection_options, partitions_of, quiet, started
+from worker.cli.loop import run_until_signal
+from worker.cli.scores import ScoreReader, Tally, to_json
+
+REFRESH_S = 0.25
+
+
+@click.command()
+@click.argument("topic")
+@connection_options
+@click.option("--json", "as_json", is_flag=True, help="One JSON object a line instead of the live table.")
+@click.option("--from-beginning", is_flag=True, help="Begin with the oldest scores, not with the next ones.")
+@click.option("--max", "most", type=click.IntRange(1), help="Stop after so many scores.")
+def tail(
+    topic: str,
+    config_path: Path | None,
+    bootstrap: str | None,
+    as_json: bool,
+    from_beginning: bool,
+    most: int | None,
+) -> int:
+    """Watch the scores of TOPIC (in msgpack or JSON): rate, engines, late ones and the last scores.
+
+    Reads all partitions outside of any group, so that it disturbs nobody. Without a terminal, one line for each score.
+    Ctrl-C ends it with the totals.
+    """
+    args = client_args(config_path, bootstrap)
+    quiet()
+    tally = Tally()
+    run_until_signal(lambda stop: _follow(args, topic, tally, as_json, from_beginning, most, stop))
+    click.echo(str(tally), err=as_json)
+    return 0
+
+
+async def _follow(
+    args: dict[str, Any],
+    topic: str,
+    tally: Tally,
+    as_json: bool,
+    from_beginning: bool,
+    most: int | None,
+    stop: asyncio.Event,
+) -> None:
+    from aiokafka import AIOKafkaConsumer, TopicPartition
+
+    count = await partitions_of(topic, args)
+    consumer = AIOKafkaConsumer(
+        **args,
+        group_id=None,
+        enable_auto_commit=False,
+        auto_offset_reset="earliest" if from_beginning else "latest",
+        fetch_max_wait_ms=20,
+    )
+    reader = ScoreReader()
+    live = sys.stdout.isatty() and not as_json
+    begin = time.monotonic()
+    with Live(console=Console(), auto_refresh=False, transient=True) if live else _Plain(as_json) as view:
+        async with started(consumer, args):
+            consumer.assign([TopicPartition(topic, partition) for partition in range(count)])
+            shown = begin
+            while not stop.is_set():
+                left = None if most is None else most - tally.scores
+                polled = await consumer.getmany(timeout_ms=200, max_records=left)
+                scores = [reader.read(record.value) for records in polled.values() for record in records]
+                for score in scores:
+                    tally.add(score)
+                if isinstance(view, _Plain):
+                    view.show([score for score in scores if score is not None])
+                elif (now := time.monotonic()) - shown >= REFRESH_S:
+                    shown = now
+                    view.update(_table(topic, tally, now - begin), refresh=True)
+                if most is not None and tally.scores >= most:
+                    break
+
+
+class _Plain:
+    """Lines for a pipe or a file."""
+
+    def __init__(self, as_json: bool) -> None:
+        self._as_json = as_json
+
+    def __enter__(self) -> "_Plain":
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        sys.stdout.flush()
+
+    def show(self, scores: list[Any]) -> None:
+        for score in scores:
+            sys.stdout.write((to_json(score).decode() if self._as_json else line(score)) + "\n")
+        if scores:
+            sys.stdout.flush()
+
+
+def line(score: Any) -> str:
+    """One score in one line."""
+    engine = score.engine if score.reason is None else f"{score.engine} ({score.reason})"
+    late = f"late by {-score.remaining_ms} ms" if score.late else f"{score.remaining_ms} ms left"
+    return f"{score.key}  {score.score:.4f}  {score.model} {score.version}  {engine}  {late}"
+
+
+def table(scores: list[Any]) -> Table:
+    """The scores as rows, the newest last."""
+    rows = Table(expand=True)
+    for column in ("key", "score", "model", "engine", "budget left", "record"):
+        rows.add_column(column, justify="right" if column in {"score", "budget left"} else "left", no_wrap=True)
+    for score in scores:
+        engine = score.engine if score.reason is None else f"{score.engine} ({score.reason})"
+        rows.add_row(
+            str(score.key),
+            f"{score.score:.4f}",
+            f"{score.model} {score.version}",
+            Text(engine, style="" if score.reason is None else "yellow"),
+            Text(f"{score.remaining_ms} ms", style="red" if score.late else ""),
+            f"{score.topic}/{score.partition}@{score.offset}",
+        )
+    return rows
+
+
+def _table(topic: str, tally: Tally, seconds: float) -> RenderableType:
+    head = f"{topic}: {tally}, {tally.scores / seconds:.0f}/s over {seconds:.0f} s (Ctrl-C ends)"
+    return Group(Text(head, style="bold"), table(list(tally.last)))
