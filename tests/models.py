@@ -6,13 +6,12 @@ from typing import Any
 import numpy as np
 
 from engines.package import Package, write_package
+from engines.train.datasets import PAIRS
 from engines.train.export import to_light, to_onnx
 from engines.train.layout import Layout
 from engines.train.params import Kind, Net, Params
 from schemas.rows import Tensors
 from schemas.spec import ModelSpec, builtin
-
-PAIRS = {"alimama": {"hist_cate": "cate", "hist_brand": "brand"}, "ad": {"hist": "ad"}}
 
 
 def tiny_package(

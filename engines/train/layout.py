@@ -3,6 +3,7 @@
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -45,6 +46,11 @@ class Ids:
     def offset(self) -> NDArray[np.int64]:
         """[columns] where each column's range starts."""
         return np.concatenate([[0], np.cumsum(self.sizes)[:-1]]).astype(np.int64)
+
+    def places(self, tensor: NDArray[Any]) -> NDArray[np.int64]:
+        """[n, columns] where the ids of a batch stand in the table."""
+        result: NDArray[np.int64] = tensor.reshape(len(tensor), -1) + self.offset
+        return result
 
 
 @dataclass(frozen=True, slots=True)
