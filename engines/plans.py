@@ -2,7 +2,8 @@
 
 A plan is bound to its TensorRT build and compute capability and carries no metadata, so beside each
 `plans/<build>-sm<cc>-<precision>.plan` lies a `.json` with everything that is known about it. The sidecar is written
-last: a plan without one does not exist, and a plan whose bytes do not match it is refused.
+last: a plan without one does not exist, and a plan whose bytes do not match it is refused. A new plan is a candidate in
+`plans/candidates/` until the gates have accepted it, so that the plan in service stays while it is judged.
 """
 
 import hashlib
@@ -22,6 +23,7 @@ Precision = Literal["fp32", "tf32", "fp16", "int8"]
 PRECISIONS: tuple[Precision, ...] = get_args(Precision)
 FORMAT = 1
 """Version of the sidecar's layout."""
+CANDIDATES = "candidates"
 
 
 class Device(msgspec.Struct, frozen=True, kw_only=True):
@@ -105,12 +107,13 @@ def stem(tensorrt: str, compute_capability: str, precision: Precision) -> str:
 
 
 def write(root: Path, record: PlanRecord, plan: bytes | memoryview) -> PlanFile:
-    """Put a plan into the package at `root`, replacing the one of the same build, capability and precision.
+    """Put a plan into the package at `root`, among the candidates unless its record says that it is accepted.
 
-    A reader at any moment finds the old plan, no plan, or the new plan, never a mixture.
+    It replaces the one of the same build, capability and precision there. A reader at any moment finds the old plan, no
+    plan, or the new plan, never a mixture.
     """
-    folder = root / "plans"
-    folder.mkdir(exist_ok=True)
+    folder = root / "plans" if record.accepted else root / "plans" / CANDIDATES
+    folder.mkdir(parents=True, exist_ok=True)
     path = folder / (stem(record.tensorrt, record.device.compute_capability, record.precision) + ".plan")
     path.with_suffix(".json").unlink(missing_ok=True)
     _replace(path, plan)
@@ -119,15 +122,22 @@ def write(root: Path, record: PlanRecord, plan: bytes | memoryview) -> PlanFile:
 
 
 def judge(plan: PlanFile, *, accepted: bool, report: dict[str, Any]) -> PlanFile:
-    """Record the gates' verdict in the sidecar."""
+    """Record the gates' verdict: an accepted plan goes into service, a refused one is (again) a candidate."""
     judged_ms = time.time_ns() // 1_000_000
     record = msgspec.structs.replace(plan.record, accepted=accepted, judged_ms=judged_ms, report=report)
-    _replace(plan.path.with_suffix(".json"), _dump(record))
-    return PlanFile(plan.path, record)
+    root = plan.path.parents[2 if plan.path.parent.name == CANDIDATES else 1]
+    judged = write(root, record, plan.read())
+    if judged.path != plan.path:
+        plan.path.with_suffix(".json").unlink(missing_ok=True)
+        plan.path.unlink(missing_ok=True)
+    return judged
 
 
 def found(root: Path) -> list[PlanFile]:
-    """All plans of the package at `root`, by name. Raises `LoadError` for a sidecar that cannot be read."""
+    """All plans of the package at `root`: those in service by name, then the candidates by name.
+
+    Raises `LoadError` for a sidecar that cannot be read.
+    """
     return list(_found(root))
 
 
@@ -142,8 +152,8 @@ def choose(
 ) -> PlanFile:
     """The plan that this TensorRT build may run on a device of this compute capability.
 
-    Without a `precision` it is the one accepted last. With `accepted` only plans that passed the gates count; with
-    `onnx_sha256` only plans of that model file. Raises `LoadError` saying what is there and what to do.
+    Without a `precision` it is the one accepted last. With `accepted` only plans that passed the gates count, else the
+    newest one; with `onnx_sha256` only plans of that model file. Raises `LoadError` with what is there and what to do.
     """
     here = f"TensorRT {tensorrt} on compute capability {compute_capability}"
     build = (tensorrt, compute_capability)
@@ -169,11 +179,13 @@ def choose(
                 f"{root}: no plan for {here} has passed the gates ({judged}); see `scorelane engine compare {root}`"
                 f" for what failed, then {_remedy(precision)}"
             )
-    return max(fit, key=lambda plan: (plan.record.judged_ms, plan.record.created_ms))
+        return max(fit, key=lambda plan: plan.record.judged_ms)
+    return max(fit, key=lambda plan: plan.record.created_ms)
 
 
 def _found(root: Path) -> Iterator[PlanFile]:
-    for sidecar in sorted((root / "plans").glob("*.json")):
+    folder = root / "plans"
+    for sidecar in (*sorted(folder.glob("*.json")), *sorted((folder / CANDIDATES).glob("*.json"))):
         try:
             record = msgspec.json.decode(sidecar.read_bytes(), type=PlanRecord)
         except (OSError, msgspec.MsgspecError) as error:

@@ -159,11 +159,11 @@ def _insert(model: onnx.ModelProto, gemms: dict[str, graph.Gemm], thresholds: di
             weight = graph.array(constant[gemm.weight]).astype(np.float32)
             scale = np.max(np.abs(weight), axis=1 - gemm.channel_axis) / STEPS
             # A channel of zeros has no range; any scale represents it.
-            scale = np.where(scale > 0, scale, 1.0).astype(np.float32)
+            channel_scale = np.where(scale > 0, scale, 1.0).astype(np.float32)
             activation_scale = np.array(thresholds[gemm.activation] / STEPS, dtype=np.float32)
-            axes: tuple[tuple[NDArray[np.float32], dict[str, Any]], ...] = (
+            axes: tuple[tuple[NDArray[Any], dict[str, Any]], ...] = (
                 (activation_scale, {}),
-                (scale, {"axis": gemm.channel_axis}),
+                (channel_scale, {"axis": gemm.channel_axis}),
             )
             for index, (scales, axis) in enumerate(axes):
                 added, node.input[index] = _pair(quantized, node.input[index], f"{node.name}__{index}", scales, axis)

@@ -33,12 +33,13 @@ def record(
 
 
 def put(root: Path, plan: bytes = b"plan", *, accepted: bool = True, **fields: object) -> PlanFile:
-    return plans.judge(plans.write(root, record(plan, **fields), plan), accepted=accepted, report={})  # type: ignore[arg-type]
+    written = plans.write(root, record(plan, **fields), plan)  # type: ignore[arg-type]
+    return plans.judge(written, accepted=accepted, report={})
 
 
 def test_a_plan_is_found_with_everything_that_was_recorded(tmp_path: Path) -> None:
     written = plans.write(tmp_path, record(b"plan"), b"plan")
-    assert written.path == tmp_path / "plans" / "10.6.0-sm90-fp16.plan"
+    assert written.path == tmp_path / "plans" / "candidates" / "10.6.0-sm90-fp16.plan"
     assert plans.found(tmp_path) == [written]
     assert written.read() == b"plan"
 
@@ -98,13 +99,23 @@ def test_a_plan_whose_bytes_changed_is_refused(tmp_path: Path) -> None:
         written.read()
 
 
-def test_a_rebuilt_plan_replaces_the_old_one_and_waits_for_its_own_verdict(tmp_path: Path) -> None:
-    put(tmp_path)
-    plans.write(tmp_path, record(b"new"), b"new")
-    (only,) = plans.found(tmp_path)
-    assert only.read() == b"new"
-    assert not only.record.accepted
-    assert sorted(p.name for p in only.path.parent.iterdir()) == ["10.6.0-sm90-fp16.json", "10.6.0-sm90-fp16.plan"]
+def test_the_plan_in_service_stays_until_the_new_one_is_accepted(tmp_path: Path) -> None:
+    old = put(tmp_path, b"old")
+    new = plans.write(tmp_path, record(b"new", created=2), b"new")
+    assert plans.choose(tmp_path, tensorrt="10.6.0", compute_capability="9.0").read() == b"old"
+    assert plans.choose(tmp_path, tensorrt="10.6.0", compute_capability="9.0", accepted=False).read() == b"new"
+    refused = plans.judge(new, accepted=False, report={"why": "slow"})
+    assert plans.found(tmp_path) == [old, refused]
+    accepted = plans.judge(refused, accepted=True, report={})
+    assert plans.found(tmp_path) == [accepted]
+    assert accepted.path == old.path
+    assert accepted.read() == b"new"
+
+
+def test_a_plan_taken_out_of_service_is_a_candidate_again(tmp_path: Path) -> None:
+    withdrawn = plans.judge(put(tmp_path), accepted=False, report={})
+    assert plans.found(tmp_path) == [withdrawn]
+    assert withdrawn.path.parent.name == "candidates"
 
 
 @pytest.mark.parametrize("text", [b"{", b'{"format": 2}', msgspec.json.encode({"format": 1})])
