@@ -6,7 +6,7 @@ neighbours a few passes and nothing else.
 
 from collections.abc import Iterable, Sequence
 from itertools import chain
-from math import isfinite
+from math import inf, isfinite
 from typing import Any, Final
 from zlib import crc32
 
@@ -51,10 +51,9 @@ class Indices(dict[Any, int]):
             index = 0 if default is None else self.index(default)  # type: ignore[arg-type]
         else:
             index = self.index(value)
-        if len(self) >= self.MAX_ENTRIES:
-            self.clear()
-        text = str(value)
-        if len(text) <= self.MAX_CHARACTERS:
+        if len(str(value)) <= self.MAX_CHARACTERS:
+            if len(self) >= self.MAX_ENTRIES:
+                self.clear()
             self[value] = index
         return index
 
@@ -163,7 +162,7 @@ class Column:
                     self._indices[element]
                 except InvalidEvent as error:
                     return InvalidEvent(error.reason, name + error.detail.removeprefix(field))
-            elif element != element or abs(element) == float("inf"):
+            elif element != element or abs(element) == inf:
                 return invalid("not_finite", name, f"{element} is not a finite number")
             elif not self._low <= element <= self._high:
                 return invalid("out_of_range", name, f"{element} is outside [{self._low}, {self._high}]")
@@ -184,10 +183,12 @@ def instants(values: list[float | None], field: str) -> tuple[NDArray[np.float64
     refused: dict[int, InvalidEvent] = {}
     for row, value in enumerate(values):
         array[row] = np.nan
-        if value is not None and not isfinite(value):
-            refused[row] = invalid("not_finite", field, f"{value} is not a time")
-        elif value is not None and abs(value) > _MAX_INSTANT_MS:
-            refused[row] = invalid("out_of_range", field, f"{value} ms is outside ±{_MAX_INSTANT_MS:.0f}")
-        elif value is not None:
+        if value is None:
+            continue
+        if abs(value) <= _MAX_INSTANT_MS:
             array[row] = value
+        elif value != value or abs(value) == inf:
+            refused[row] = invalid("not_finite", field, f"{value} is not a time")
+        else:
+            refused[row] = invalid("out_of_range", field, f"{value} ms is outside ±{_MAX_INSTANT_MS:.0f}")
     return array, refused

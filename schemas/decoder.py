@@ -26,7 +26,6 @@ class Decoder:
         self.spec = spec
         self.max_event_bytes = max_event_bytes
         self._wire = wire(spec, format)
-        self._names = [field.name for field in self._wire.fields]
         struct = self._wire.struct()
         self._decode = (msgspec.msgpack if format == "msgpack" else msgspec.json).Decoder(struct).decode
         self._columns = {feature.name: Column(feature) for feature in spec.features}
@@ -71,7 +70,7 @@ class Decoder:
                     bodies.append(decode(value))
                     positions.append(position)
                 except (msgspec.MsgspecError, ValueError, RecursionError) as error:
-                    invalid.append((position, refusal(error, self._names)))
+                    invalid.append((position, refusal(error, self._wire.fields)))
         return bodies, np.array(positions, np.int64), invalid
 
     def _tensors(self, columns: dict[str, list[Any]], n: int, refused: dict[int, InvalidEvent]) -> Tensors:

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from schemas.errors import InvalidEvent, Reason
+from schemas.wire import REQUIRED, WireField
 
 _MAX_DETAIL: Final = 200
 
@@ -22,8 +23,9 @@ _REASONS: Final[tuple[tuple[str, Reason], ...]] = (
 """Part of msgspec's message -> reason, the first that fits; the rest is malformed."""
 
 
-def refusal(error: Exception, names: Sequence[str]) -> InvalidEvent:
-    """`names` are the fields in array order, by which positions of an array are named."""
+def refusal(error: Exception, fields: Sequence[WireField]) -> InvalidEvent:
+    """`fields` are those of the body, by which positions of an array are named."""
+    names = [field.name for field in fields]
     if isinstance(error, RecursionError):
         return InvalidEvent("malformed", "event: nested too deeply")
     problem, _, path = str(error).partition(" - at `")
@@ -32,7 +34,8 @@ def refusal(error: Exception, names: Sequence[str]) -> InvalidEvent:
         return invalid("missing_field", match[1], "absent, and the spec has no default")
     if not path and (match := _SHORT_ARRAY.match(problem)):
         have = int(match[2])
-        return invalid("missing_field", names[have], f"absent: the array has {have} elements of at least {match[1]}")
+        absent = next(field.name for field in fields[have:] if field.default is REQUIRED)
+        return invalid("missing_field", absent, f"absent: the array has {have} elements of at least {match[1]}")
     if field in names and problem.endswith(("got `null`", "got `None`")):
         return invalid("missing_field", field, "null, and the spec has no default")
     reason: Reason = next((reason for part, reason in _REASONS if part in problem), "malformed")
