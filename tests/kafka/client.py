@@ -37,6 +37,8 @@ class Client:
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="kafka-client", daemon=True)
         self._thread.start()
+        self.producer: AIOKafkaProducer
+        """For what `produce` is too slow; to be used on the client's loop only (`run`)."""
         self.run(self._start())
 
     def run[T](self, work: Coroutine[Any, Any, T], timeout_s: float = 120.0) -> T:
@@ -89,7 +91,7 @@ class Client:
         return self.run(self._members(group))
 
     async def _start(self) -> None:
-        self._producer = AIOKafkaProducer(
+        self.producer = AIOKafkaProducer(
             bootstrap_servers=self.bootstrap,
             acks="all",
             max_batch_size=256 << 10,
@@ -98,11 +100,11 @@ class Client:
         )
         self._admin = AIOKafkaAdminClient(bootstrap_servers=self.bootstrap)
         self._offsets = AIOKafkaConsumer(bootstrap_servers=self.bootstrap)
-        for client in (self._producer, self._admin, self._offsets):
+        for client in (self.producer, self._admin, self._offsets):
             await client.start()
 
     async def _stop(self) -> None:
-        await self._producer.stop()
+        await self.producer.stop()
         await self._offsets.stop()
         await self._admin.close()
 
@@ -122,16 +124,16 @@ class Client:
             if code:
                 raise for_code(code)(f"{topic}: {message}")
         async with asyncio.timeout(60):
-            while len(await self._producer.client._wait_on_metadata(name)) < partitions:
-                await self._producer.client.force_metadata_update()
+            while len(await self.producer.client._wait_on_metadata(name)) < partitions:
+                await self.producer.client.force_metadata_update()
             await self._end_offsets(name)
         return name
 
     async def _produce(self, topic: str, records: Iterable[Record]) -> list[tuple[int, int]]:
-        partitions = await self._producer.partitions_for(topic)
+        partitions = await self.producer.partitions_for(topic)
         turn = itertools.cycle(sorted(partitions))
         pending = [
-            await self._producer.send(
+            await self.producer.send(
                 topic,
                 record.value,
                 key=record.key,
@@ -160,7 +162,7 @@ class Client:
         return sorted(records, key=lambda record: (record.partition, record.offset))
 
     async def _partitions(self, topic: str) -> list[TopicPartition]:
-        return [TopicPartition(topic, number) for number in sorted(await self._producer.partitions_for(topic))]
+        return [TopicPartition(topic, number) for number in sorted(await self.producer.partitions_for(topic))]
 
     async def _end_offsets(self, topic: str) -> dict[int, int]:
         ends = await self._offsets.end_offsets(await self._partitions(topic))

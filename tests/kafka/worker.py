@@ -61,13 +61,11 @@ class Worker:
         except OSError:
             return 0, ""
 
-    def metrics(self) -> dict[str, float]:
-        """Sample name -> value, summed over its labels."""
-        sums: dict[str, float] = {}
-        for family in text_string_to_metric_families(self.get("/metrics")[1]):
-            for sample in family.samples:
-                sums[sample.name] = sums.get(sample.name, 0.0) + sample.value
-        return sums
+    def metric(self, name: str, **labels: str) -> float:
+        """Sum of a metric's samples with these labels; 0 where there is none."""
+        families = text_string_to_metric_families(self.get("/metrics")[1])
+        samples = (sample for family in families for sample in family.samples if sample.name == name)
+        return sum(sample.value for sample in samples if labels.items() <= sample.labels.items())
 
     def sigterm(self, timeout_s: float = 60.0) -> int:
         """Ask it to drain and wait for its end; its exit code."""
