@@ -31,6 +31,9 @@ IDLE_POLL_MS: Final = 500
 PARTIAL_POLL_MS: Final = 20
 """The same while a full partition is left out, so that it is polled again soon after it has room."""
 REBIND_INTERVAL_S: Final = 5.0
+SETTLING_SHARE: Final = 0.2
+"""Part of a drain that is kept for the batches in work, when there is no time for all that waits: published and not
+committed, they would be scored again by the next owner."""
 LEAVE_S: Final = 5.0
 """For the client's own stop, which can hang without brokers."""
 
@@ -207,11 +210,18 @@ class Consumer(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafka has
 
     async def _give_up(self) -> None:
         self._open = False
+        lanes = [lane for topic in self._topics.values() for lane in topic.lanes]
+        settling_s = self._worker.drain_timeout_ms / 1000 * SETTLING_SHARE
         try:
-            async with asyncio.timeout(self._worker.drain_timeout_ms / 1000):
-                await asyncio.gather(*(lane.drain() for topic in self._topics.values() for lane in topic.lanes))
+            async with asyncio.timeout(self._worker.drain_timeout_ms / 1000 - settling_s):
+                await asyncio.gather(*(lane.drain() for lane in lanes))
         except TimeoutError:
-            log.warning("%d records were not finished within worker.drain_timeout_ms and are abandoned", self.held)
+            log.warning("%d records cannot be finished within worker.drain_timeout_ms: what waits is left", self.held)
+            try:
+                async with asyncio.timeout(settling_s):
+                    await asyncio.gather(*(lane.finish() for lane in lanes))
+            except TimeoutError:
+                log.warning("batches in work were not acknowledged in time; their scores may come twice")
         await self.committer.close()
         self._fence()
 

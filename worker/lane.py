@@ -105,6 +105,13 @@ class Lane:
         finally:
             self._draining = False
 
+    async def finish(self) -> None:
+        """Close no more batches: forget what waits, until what is in work is settled. The caller bounds the wait."""
+        self._batcher.drop()
+        if not self._in_work:
+            self._empty.set()
+        await self._empty.wait()
+
     def drop(self) -> int:
         """Forget what waits; what is in work is fenced by its chunks and ends unpublished. Returns the rows dropped."""
         dropped = self._batcher.drop()

@@ -194,3 +194,16 @@ async def test_a_failed_publication_ends_the_lane() -> None:
         await asyncio.wait({running}, timeout=10)
         assert isinstance(running.exception(), ExceptionGroup)
         assert maker.ledger.next_offset == 0
+
+
+async def test_finish_leaves_what_waits_and_settles_what_is_in_work() -> None:
+    gate, desk, maker = Gate(), CountingDesk(), Maker()
+    async with lane(gate, desk) as made:
+        made.offer(maker.chunk([FAR] * 5))
+        await gate.until(1)
+        finishing = asyncio.create_task(made.finish())
+        gate.waiting[0][1].set()
+        async with asyncio.timeout(10):
+            await finishing
+        assert maker.ledger.next_offset == 2
+        assert desk.published == [[0, 1]]
