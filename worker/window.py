@@ -1,6 +1,7 @@
 """Sums over the last seconds, in slices: memory and cost do not depend on how much is counted."""
 
 from collections.abc import Sequence
+from math import floor
 
 import numpy as np
 from numpy.typing import NDArray
@@ -39,7 +40,7 @@ class Window:
         self._total[:] = 0
 
     def _turn(self, now: float) -> None:
-        at = int(now // self._slice)
+        at = floor(now / self._slice)
         steps = at - self._at
         if steps <= 0:
             return

@@ -1,5 +1,7 @@
 """Sums over the last seconds."""
 
+from math import floor
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -46,8 +48,8 @@ def test_totals_are_those_of_the_slices_in_the_window(steps: list[tuple[float, i
     for elapsed, count in steps:
         now += elapsed
         window.add(now, [count])
-        seen.append((now // 0.2, count))
-        assert window.totals(now)[0] == sum(count for at, count in seen if at > now // 0.2 - 5)
+        seen.append((floor(now / 0.2), count))
+        assert window.totals(now)[0] == sum(count for at, count in seen if at > floor(now / 0.2) - 5)
 
 
 def test_sizes_must_be_positive() -> None:

@@ -1,0 +1,179 @@
+"""Alarms: raised on evidence, cleared when it is over, never the new normal."""
+
+import numpy as np
+import pytest
+
+from schemas.alarm import Alarm
+from worker.alarms import AlarmCause, AlarmPolicy, Alarms
+
+GIVEN = AlarmPolicy(baseline_p99_s=0.020, baseline_mean_s=0.010)
+
+
+class Traffic:
+    """Rows of one latency every 50 ms, with a check after each."""
+
+    def __init__(self, policy: AlarmPolicy = GIVEN, lane: int | None = 3) -> None:
+        self.alarms = Alarms("din", lane, policy)
+        self.step = 0
+
+    @property
+    def now(self) -> float:
+        return self.step * 0.05
+
+    def run(self, seconds: float, latency: float, *, rows: int = 100, late: int = 0, failed: int = 0) -> list[Alarm]:
+        changed = []
+        for _ in range(round(seconds / 0.05)):
+            self.step += 1
+            if rows:
+                self.alarms.answered(np.full(rows, latency), late, self.now)
+            if failed:
+                self.alarms.failed(failed, self.now)
+            changed += self.alarms.check(self.now, 1000 * self.now + 7)
+        return changed
+
+
+def causes(alarms: list[Alarm]) -> list[tuple[str, str]]:
+    return [(alarm.state, alarm.cause) for alarm in alarms]
+
+
+def test_latency_half_as_much_again_is_raised_after_the_hold_time_with_what_was_seen() -> None:
+    traffic = Traffic()
+    assert traffic.run(2.0, 0.010) == []
+    [alarm] = traffic.run(1.0, 0.014, late=0) + traffic.run(1.5, 0.0155)
+    assert (alarm.state, alarm.cause, alarm.model, alarm.lane, alarm.generation) == (
+        "raised",
+        "latency_mean",
+        "din",
+        3,
+        1,
+    )
+    assert alarm.limit == pytest.approx(15.0)
+    assert alarm.observed > alarm.limit
+    assert alarm.time_ms % 50 == 7
+
+
+def test_a_slow_tail_raises_the_p99_and_not_the_mean() -> None:
+    traffic = Traffic()
+    traffic.run(2.0, 0.010)
+    changed = []
+    for _ in range(20):
+        traffic.alarms.answered(np.full(2, 0.040), 0, traffic.now)
+        changed += traffic.run(0.05, 0.010)
+    assert causes(changed) == [("raised", "latency_p99")]
+
+
+def test_what_ends_before_the_hold_time_raises_nothing() -> None:
+    traffic = Traffic(AlarmPolicy(window_s=0.1, baseline_p99_s=0.020, baseline_mean_s=0.010))
+    assert traffic.run(1.0, 0.010) == []
+    assert traffic.run(0.05, 0.050) == []
+    assert traffic.run(1.0, 0.010) == []
+
+
+def test_cleared_only_after_a_quiet_time_below_the_lower_limit() -> None:
+    traffic = Traffic()
+    assert causes(traffic.run(2.0, 0.050)) == [("raised", "latency_p99"), ("raised", "latency_mean")]
+    assert traffic.run(3.0, 0.0145) != []  # p99: below 0.8 * 30 ms
+    assert traffic.alarms.raised == {AlarmCause.LATENCY_MEAN}  # mean: not below 0.8 * 15 ms
+    assert causes(traffic.run(3.0, 0.0115)) == [("cleared", "latency_mean")]
+
+
+def test_swinging_around_the_limit_changes_nothing_more() -> None:
+    traffic = Traffic(AlarmPolicy(window_s=0.05, baseline_p99_s=1.0, baseline_mean_s=0.010))
+    assert causes(traffic.run(0.5, 0.016)) == [("raised", "latency_mean")]
+    assert [traffic.run(0.2, latency) for latency in [0.0125, 0.016, 0.011, 0.016] * 10] == [[]] * 40
+
+
+def test_few_rows_are_no_evidence() -> None:
+    traffic = Traffic()
+    assert traffic.run(5.0, 1.0, rows=4, late=4) == []  # 80 rows a window
+    assert AlarmCause.MISSES.value in {alarm.cause for alarm in traffic.run(5.0, 1.0, rows=6, late=6)}
+
+
+def test_no_traffic_clears() -> None:
+    traffic = Traffic()
+    traffic.run(2.0, 0.050)
+    assert causes(traffic.run(3.0, 0.0, rows=0)) == [("cleared", "latency_p99"), ("cleared", "latency_mean")]
+
+
+def test_misses_are_a_part_of_rows() -> None:
+    traffic = Traffic()
+    assert traffic.run(2.0, 0.010, late=1) == []
+    [alarm] = traffic.run(2.0, 0.010, late=2)
+    assert (alarm.cause, alarm.limit) == ("misses", 0.01)
+    assert 0.01 < alarm.observed <= 0.02
+
+
+def test_errors_count_where_another_engine_answered_and_where_none_did_yet() -> None:
+    answered = Traffic()
+    assert answered.run(2.0, 0.010, failed=5) == []
+    assert causes(answered.run(2.0, 0.010, failed=8)) == [("raised", "errors")]
+    silent = Traffic()
+    assert causes(silent.run(2.0, 0.010, rows=0, failed=100)) == [("raised", "errors")]
+
+
+def test_queue_age_is_in_milliseconds() -> None:
+    traffic = Traffic()
+    traffic.alarms.queue_age(0.150)
+    [alarm] = traffic.run(1.0, 0.010)
+    assert (alarm.cause, alarm.observed, alarm.limit) == ("queue_age", 150.0, 100.0)
+    traffic.alarms.queue_age(0.0)
+    assert causes(traffic.run(2.0, 0.010)) == [("cleared", "queue_age")]
+
+
+def test_a_lost_device_is_raised_at_once() -> None:
+    traffic = Traffic(lane=None)
+    traffic.alarms.device_lost(True)
+    [alarm] = traffic.run(0.05, 0.010)
+    assert (alarm.state, alarm.cause, alarm.lane, alarm.observed, alarm.limit) == (
+        "raised",
+        "device_lost",
+        None,
+        1.0,
+        0.0,
+    )
+    traffic.alarms.device_lost(False)
+    assert causes(traffic.run(2.0, 0.010)) == [("cleared", "device_lost")]
+
+
+def test_generations_count_the_changes() -> None:
+    traffic = Traffic()
+    changed = traffic.run(2.0, 0.050) + traffic.run(3.0, 0.010) + traffic.run(2.0, 0.050)
+    assert [alarm.generation for alarm in changed] == [1, 2, 3, 4, 5, 6]
+
+
+def test_what_is_normal_is_learned_and_until_then_latency_raises_nothing() -> None:
+    traffic = Traffic(AlarmPolicy())
+    assert traffic.run(5.0, 0.010) + traffic.run(5.0, 0.012) == []
+    assert traffic.run(2.0, 0.013) == []
+    changed = traffic.run(2.0, 0.030)
+    assert causes(changed) == [("raised", "latency_p99"), ("raised", "latency_mean")] or causes(changed) == [
+        ("raised", "latency_mean"),
+        ("raised", "latency_p99"),
+    ]
+    assert next(a.limit for a in changed if a.cause == "latency_mean") == pytest.approx(1.5 * 11.0, rel=0.05)
+
+
+def test_an_alarm_does_not_become_the_normal_state() -> None:
+    traffic = Traffic(AlarmPolicy(memory_s=1.0))
+    traffic.run(15.0, 0.010)
+    traffic.run(60.0, 0.050)
+    assert traffic.alarms.raised == {AlarmCause.LATENCY_P99, AlarmCause.LATENCY_MEAN}
+
+
+def test_a_slow_drift_is_followed() -> None:
+    traffic = Traffic(AlarmPolicy(memory_s=5.0))
+    traffic.run(15.0, 0.010)
+    assert [traffic.run(10.0, 0.010 * 1.1**step) for step in range(1, 9)] == [[]] * 8  # 2.1 times, 10 % a step
+
+
+def test_short_latencies_raise_nothing_however_much_they_grow() -> None:
+    traffic = Traffic(AlarmPolicy(baseline_p99_s=0.0002, baseline_mean_s=0.0001))
+    assert traffic.run(3.0, 0.004) == []
+
+
+@pytest.mark.parametrize(
+    "options", [{"window_s": 0}, {"min_rows": 0}, {"factor": 1}, {"miss_part": 0}, {"clear_part": 1}]
+)
+def test_impossible_policies_name_their_key(options: dict[str, float]) -> None:
+    with pytest.raises(ValueError, match=next(iter(options))):
+        AlarmPolicy(**options)  # type: ignore[arg-type]
