@@ -141,6 +141,16 @@ def found(root: Path) -> list[PlanFile]:
     return list(_found(root))
 
 
+def matching(root: Path, tensorrt: str, compute_capability: str, onnx_sha256: str | None) -> list[PlanFile]:
+    """The plans of the package at `root` for this build, capability and (unless None) model file, as `found`."""
+    return [
+        plan
+        for plan in found(root)
+        if (plan.record.tensorrt, plan.record.device.compute_capability) == (tensorrt, compute_capability)
+        and onnx_sha256 in (None, plan.record.onnx_sha256)
+    ]
+
+
 def choose(
     root: Path,
     *,

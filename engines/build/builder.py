@@ -15,6 +15,7 @@ from engines.package import Package
 from engines.plans import Device, PlanFile, PlanRecord, Precision, Profile
 
 MODEL = "model.onnx"
+BATCHES = (32, 256, 1024)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,10 +23,10 @@ class Options:
     """How to build. Sizes in bytes, batches in rows, lengths in sequence elements."""
 
     precision: Precision = "fp32"
-    batches: tuple[int, ...] = (32, 256, 1024)
+    batches: tuple[int, ...] = BATCHES
     lengths: tuple[int, ...] = ()
     """Sequence buckets shorter than the model's full length."""
-    method: quantize.Method = "entropy"
+    method: quantize.Method = "percentile"
     calibration_rows: int = 2048
     seed: int = 0
     workspace_bytes: int = WORKSPACE_BYTES

@@ -44,7 +44,7 @@ class Quantized:
     """Activation tensor -> largest magnitude that is represented."""
 
 
-def quantize(model: onnx.ModelProto, rows: Rowset, method: Method = "entropy") -> Quantized:
+def quantize(model: onnx.ModelProto, rows: Rowset, method: Method = "percentile") -> Quantized:
     """The prepared model with Q/DQ pairs on its hidden GEMMs, calibrated on `rows`.
 
     Raises `LoadError` when there is nothing to quantise or the graph does not hold exactly two pairs a GEMM.

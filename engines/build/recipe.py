@@ -27,7 +27,7 @@ class Recipe:
 
 
 def apply(
-    model: onnx.ModelProto, precision: Precision, rows: Rowset | None = None, method: quantize.Method = "entropy"
+    model: onnx.ModelProto, precision: Precision, rows: Rowset | None = None, method: quantize.Method = "percentile"
 ) -> Recipe:
     """The prepared model in this precision. `rows` are calibration rows, needed by fp16 (ranges) and int8.
 

@@ -1,0 +1,200 @@
+"""scorelane engine"""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+import click
+
+if TYPE_CHECKING:
+    from engines.build.calibration import Rowset
+    from engines.package import Package
+    from engines.plans import Precision
+
+Command = Callable[..., int]
+
+
+@click.group()
+def engine() -> None:
+    """Build TensorRT plans for a model package and compare them on this machine's GPU."""
+
+
+def _shared(command: Command) -> Command:
+    """Options of build and compare."""
+    options = (
+        click.argument("model", type=click.Path(path_type=Path)),
+        click.option(
+            "--rows",
+            type=click.Path(path_type=Path, exists=True, dir_okay=False),
+            required=True,
+            help="Recorded events, CSV or JSONL: calibration draws from them, and the gates compare on them.",
+        ),
+        click.option("--label", help="Column of the file with 1 for a click, for the AUC."),
+        click.option("--user", help="Column of the file with the user.  [default: the event's key]"),
+        click.option("--device", default="0", show_default=True, help="GPU: index, UUID or MIG UUID."),
+        click.option(
+            "--gate-rows", type=click.IntRange(1), default=4096, show_default=True, help="Rows the gates compare on."
+        ),
+        click.option(
+            "--serving",
+            type=click.Path(path_type=Path),
+            help="Package in service.  [default: the newest other version of MODEL with a plan in service]",
+        ),
+        click.option("--json", "json_path", type=click.Path(path_type=Path, dir_okay=False), help="Write the report."),
+    )
+    for option in reversed(options):
+        command = option(command)
+    return command
+
+
+@engine.command()
+@_shared
+@click.option(
+    "--precision",
+    type=click.Choice(["fp32", "tf32", "fp16", "int8"]),
+    default="fp32",
+    show_default=True,
+    help="fp16: hidden GEMMs only. int8: hidden GEMMs by calibrated Q/DQ. All else stays float32.",
+)
+@click.option(
+    "--batch", "batches", type=click.IntRange(1), multiple=True, help="Bucket, repeatable.  [default: 32, 256, 1024]"
+)
+@click.option("--length", "lengths", type=click.IntRange(1), multiple=True, help="Shorter sequence bucket, repeatable.")
+@click.option(
+    "--method",
+    type=click.Choice(["percentile", "entropy"]),
+    default="percentile",
+    show_default=True,
+    help="How int8 ranges are found. Entropy clips more and takes longer.",
+)
+@click.option("--calibration-rows", type=click.IntRange(1), default=2048, show_default=True)
+@click.option("--workspace-mib", type=click.IntRange(1), default=1024, show_default=True)
+@click.option("--level", type=click.IntRange(0, 5), default=3, show_default=True, help="Builder optimisation level.")
+@click.option("--seed", type=int, default=0, show_default=True, help="Of the draw of calibration rows.")
+@click.option("--layers", is_flag=True, help="Keep the inspector's report beside the plan.")
+@click.option("--require", is_flag=True, help="Exit with 1 when a gate fails.")
+def build(
+    model: Path,
+    rows: Path,
+    label: str | None,
+    user: str | None,
+    device: str,
+    gate_rows: int,
+    serving: Path | None,
+    json_path: Path | None,
+    precision: "Precision",
+    batches: tuple[int, ...],
+    lengths: tuple[int, ...],
+    method: Literal["entropy", "percentile"],
+    calibration_rows: int,
+    workspace_mib: int,
+    level: int,
+    seed: int,
+    layers: bool,
+    require: bool,
+) -> int:
+    """Build a plan for MODEL (models/<name>, or one of its versions) and let it into service if the gates pass.
+
+    The gates compare it with the ONNX on the CPU, row by row at every bucket, and with the float32 plan and the one in
+    service for speed. A plan that fails stays a candidate beside the package's plans, with its report.
+    """
+    from engines.build import pipeline, table
+    from engines.build.builder import BATCHES, Options
+
+    package, recorded = _open(model, rows, label, user)
+    options = Options(
+        precision=precision,
+        batches=batches or BATCHES,
+        lengths=lengths,
+        method=method,
+        calibration_rows=calibration_rows,
+        seed=seed,
+        workspace_bytes=workspace_mib << 20,
+        optimization_level=level,
+        keep_inspection=layers,
+    )
+    plan, report = pipeline.accept(
+        package, options, recorded, _device(device), serving=_serving(package, serving), gate_rows=gate_rows
+    )
+    click.echo(table.plan_line(plan))
+    _print(*table.side_by_side({precision: report}))
+    _print(*table.checks(report))
+    _write(json_path, pipeline.to_json(report))
+    return 1 if require and not report.passed else 0
+
+
+@engine.command()
+@_shared
+@click.option(
+    "--require",
+    "required",
+    type=click.Choice(["fp32", "tf32", "fp16", "int8"]),
+    multiple=True,
+    help="Exit with 1 when a gate of this plan fails, or there is none; repeatable.",
+)
+def compare(
+    model: Path,
+    rows: Path,
+    label: str | None,
+    user: str | None,
+    device: str,
+    gate_rows: int,
+    serving: Path | None,
+    json_path: Path | None,
+    required: tuple["Precision", ...],
+) -> int:
+    """Measure all plans of MODEL for this GPU and TensorRT side by side, and the one in service.
+
+    Changes nothing. A figure whose gate fails is marked with "!".
+    """
+    from engines.build import pipeline, table
+
+    package, recorded = _open(model, rows, label, user)
+    reports = pipeline.compare(
+        package, recorded, _device(device), serving=_serving(package, serving), gate_rows=gate_rows
+    )
+    _print(*table.side_by_side(reports))
+    for name, report in reports.items():
+        failed = ", ".join(f"{check.gate} at {check.bucket}" for check in report.failed)
+        click.echo(f"{name}: {f'fails {failed}' if failed else 'passes all gates'}")
+    _write(json_path, {name: pipeline.to_json(report) for name, report in reports.items()})
+    return 1 if any(name not in reports or not reports[name].passed for name in required) else 0
+
+
+def _open(model: Path, rows: Path, label: str | None, user: str | None) -> "tuple[Package, Rowset]":
+    try:
+        from engines.build import calibration
+    except ImportError as error:
+        raise click.ClickException(f"{error}; pip install 'scorelane[gpu]'") from error
+    from engines.package import Package
+
+    package = Package.open(model)
+    return package, calibration.read(package.spec, rows, label=label, user=user)
+
+
+def _serving(package: "Package", path: Path | None) -> "Package | None":
+    from engines.build import pipeline
+    from engines.package import Package
+
+    return Package.open(path) if path is not None else pipeline.sibling_in_service(package)
+
+
+def _device(text: str) -> int | str:
+    return int(text) if text.isdecimal() else text
+
+
+def _print(headings: list[str], rows: list[list[str]]) -> None:
+    from rich import box
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(*headings, box=box.SIMPLE_HEAD)
+    for row in rows:
+        table.add_row(*row)
+    Console().print(table)
+
+
+def _write(path: Path | None, document: dict[str, Any]) -> None:
+    if path is not None:
+        path.write_text(json.dumps(document, indent=1) + "\n")
