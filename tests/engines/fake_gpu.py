@@ -1,0 +1,321 @@
+"""A GPU that is not there: pycuda, cuda-bindings and TensorRT in the few calls that the engine makes, on host memory.
+
+Work is deferred: what is enqueued runs when its event or stream is waited for, and copies read memory at that moment,
+so that a slot that is refilled too early gives wrong scores. Every call checks that the context is current on its
+thread. A plan is the path of an ONNX file, run by onnxruntime at exactly the bucket's shape.
+"""
+
+import ctypes
+import enum
+import threading
+import types
+import uuid
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import onnxruntime
+
+MODULES = ("pycuda", "pycuda.driver", "cuda", "cuda.bindings", "cuda.bindings.driver", "tensorrt")
+ENGINE_MODULES = ("cuda", "driver", "arena", "trt", "trt_bucket", "trt_session")
+"""Modules of the package that bind the libraries when they are imported."""
+
+Op = Callable[[], None]
+
+
+class Error(Exception):
+    pass
+
+
+class OutOfMemoryError(Error):
+    pass
+
+
+class Status(enum.IntEnum):
+    CUDA_SUCCESS = 0
+    CUDA_ERROR_OUT_OF_MEMORY = 2
+    CUDA_ERROR_ILLEGAL_ADDRESS = 700
+    CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED = 900
+
+
+class Gpu:
+    """State and faults of the one device. A fault is set by a test and stays until it is unset."""
+
+    def __init__(self) -> None:
+        self.total = 1 << 30
+        self.used = 0
+        self.objects = 0
+        self.launched: list[str] = []
+        self.refuse_capture = False
+        self.refuse_enqueue = False
+        self.empty_graphs = False
+        self.sticky = False
+        self.local = threading.local()
+        self.streams: weakref.WeakValueDictionary[int, Stream] = weakref.WeakValueDictionary()
+
+    @property
+    def stack(self) -> list[object]:
+        if not hasattr(self.local, "stack"):
+            self.local.stack = []
+        found: list[object] = self.local.stack
+        return found
+
+    def check(self) -> None:
+        assert self.stack, "a CUDA call on a thread without the context"
+        if self.sticky:
+            raise Error("an illegal memory access was encountered")
+
+
+class Counted:
+    """An object of the device: made and dropped only with the context current, and counted."""
+
+    def __init__(self, gpu: Gpu) -> None:
+        gpu.check()
+        self.gpu = gpu
+        gpu.objects += 1
+
+    def __del__(self) -> None:
+        if hasattr(self, "gpu") and self.gpu.stack:  # else it is leaked, as pycuda does, and the count shows it
+            self.gpu.objects -= 1
+
+
+class Stream(Counted):
+    def __init__(self, gpu: Gpu) -> None:
+        super().__init__(gpu)
+        self.handle = id(self)
+        self.queue: list[Op] = []
+        self.capture: list[Op] | None = None
+        gpu.streams[self.handle] = self
+
+    def put(self, op: Op) -> None:
+        self.gpu.check()
+        (self.queue if self.capture is None else self.capture).append(op)
+
+    def run(self) -> None:
+        self.gpu.check()
+        assert self.capture is None, "waited for while capturing"
+        ops, self.queue = self.queue, []
+        for op in ops:
+            op()
+
+    synchronize = run
+
+    def is_done(self) -> bool:
+        self.gpu.check()
+        return not self.queue
+
+
+class Event(Counted):
+    stream: Stream | None = None
+
+    def record(self, stream: Stream) -> None:
+        self.gpu.check()
+        self.stream = stream
+
+    def synchronize(self) -> None:
+        assert self.stream is not None
+        self.stream.run()
+
+
+class Memory(Counted):
+    def __init__(self, gpu: Gpu, nbytes: int) -> None:
+        gpu.check()
+        if gpu.used + nbytes > gpu.total:
+            raise OutOfMemoryError("out of memory")
+        super().__init__(gpu)
+        self.block = np.full(nbytes, 0xCD, np.uint8)
+        gpu.used += nbytes
+
+    def __int__(self) -> int:
+        return int(self.block.ctypes.data)
+
+    def __del__(self) -> None:
+        if hasattr(self, "block") and self.gpu.stack:
+            self.gpu.used -= self.block.nbytes
+        super().__del__()
+
+
+class Context:
+    def __init__(self, gpu: Gpu) -> None:
+        self.gpu = gpu
+
+    def push(self) -> None:
+        self.gpu.stack.append(self)
+
+
+class TrtContext(Counted):
+    def __init__(self, gpu: Gpu, engine: "TrtEngine") -> None:
+        super().__init__(gpu)
+        self.engine = engine
+        self.addresses: dict[str, int] = {}
+        self.shapes: dict[str, tuple[int, ...]] = {}
+
+    def set_optimization_profile_async(self, profile: int, stream: int) -> bool:
+        return 0 <= profile < self.engine.profiles
+
+    def set_device_memory(self, address: int, nbytes: int) -> None:
+        assert address and nbytes >= self.engine.scratch
+
+    def set_input_shape(self, name: str, shape: tuple[int, ...]) -> bool:
+        self.shapes[name] = tuple(shape)
+        return True
+
+    def set_tensor_address(self, name: str, address: int) -> bool:
+        self.addresses[name] = address
+        return address % 16 == 0
+
+    def infer_shapes(self) -> list[str]:
+        return sorted(self.engine.inputs.keys() - self.shapes.keys())
+
+    def get_tensor_shape(self, name: str) -> tuple[int, ...]:
+        return (next(iter(self.shapes.values()))[0],)
+
+    def execute_async_v3(self, stream: int) -> bool:
+        if self.gpu.refuse_enqueue:
+            return False
+        self.gpu.streams[stream].put(self.compute)
+        return True
+
+    def compute(self) -> None:
+        feeds = {}
+        for name, dtype in self.engine.inputs.items():
+            feeds[name] = np.empty(self.shapes[name], dtype)
+            ctypes.memmove(feeds[name].ctypes.data, self.addresses[name], feeds[name].nbytes)
+        [scores] = self.engine.session.run(["score"], feeds)
+        ctypes.memmove(self.addresses["score"], np.ascontiguousarray(scores).ctypes.data, scores.nbytes)
+        self.gpu.launched.append(str(next(iter(self.shapes.values()))[0]))
+
+
+class TrtEngine(Counted):
+    scratch = 4096
+    profiles = 100
+
+    def __init__(self, gpu: Gpu, path: str) -> None:
+        super().__init__(gpu)
+        self.session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
+        types_ = {"tensor(float)": np.float32, "tensor(int32)": np.int32, "tensor(int64)": np.int64}
+        self.inputs = {node.name: np.dtype(types_[node.type]) for node in self.session.get_inputs()}
+        self.names = [*self.inputs, "score"]
+        self.num_io_tensors = len(self.names)
+
+    def get_tensor_name(self, index: int) -> str:
+        return self.names[index]
+
+    def get_tensor_mode(self, name: str) -> str:
+        return "INPUT" if name in self.inputs else "OUTPUT"
+
+    def get_tensor_location(self, name: str) -> str:
+        return "DEVICE"
+
+    def get_tensor_dtype(self, name: str) -> Any:
+        kinds = {"float32": "FLOAT", "int32": "INT32", "int64": "INT64"}
+        return types.SimpleNamespace(name=kinds[str(self.inputs.get(name, np.dtype("float32")))])
+
+    def get_device_memory_size_for_profile_v2(self, profile: int) -> int:
+        return self.scratch
+
+    def create_execution_context(self, strategy: object) -> TrtContext:
+        return TrtContext(self.gpu, self)
+
+
+def modules(gpu: Gpu) -> dict[str, types.ModuleType]:
+    """What to put into `sys.modules`, every module bound to this device."""
+    made = {name: types.ModuleType(name) for name in MODULES}
+    _pycuda(gpu, made["pycuda.driver"])
+    _bindings(gpu, made["cuda.bindings.driver"])
+    _tensorrt(gpu, made["tensorrt"])
+    for name, module in made.items():
+        parent, _, child = name.rpartition(".")
+        if parent:
+            setattr(made[parent], child, module)
+    return made
+
+
+def _pycuda(gpu: Gpu, module: Any) -> None:
+    class Device:
+        count = staticmethod(lambda: 1)
+
+        def __init__(self, index: int) -> None:
+            assert index == 0
+
+        name = staticmethod(lambda: "Fake")
+        compute_capability = staticmethod(lambda: (9, 0))
+        pci_bus_id = staticmethod(lambda: "0000:00:00.0")
+        retain_primary_context = staticmethod(lambda: Context(gpu))
+
+    def pagelocked_empty(nbytes: int, dtype: object, mem_flags: int = 0) -> np.ndarray[Any, Any]:
+        gpu.check()
+        return np.full(nbytes, 0xCD, np.uint8)
+
+    def copy(target: int, source: int, nbytes: int, stream: Stream) -> None:
+        stream.put(lambda: ctypes.memmove(target, source, nbytes) and None)
+
+    module.Error, module.MemoryError = Error, OutOfMemoryError
+    module.init = lambda: None
+    module.Device = Device
+    module.Context = types.SimpleNamespace(pop=lambda: gpu.stack.pop())
+    module.Stream = lambda flags: Stream(gpu)
+    module.Event = lambda flags: Event(gpu)
+    module.event_flags = types.SimpleNamespace(DISABLE_TIMING=2, BLOCKING_SYNC=1)
+    module.host_alloc_flags = types.SimpleNamespace(PORTABLE=1)
+    module.mem_alloc = lambda nbytes: Memory(gpu, nbytes)
+    module.mem_get_info = lambda: (gpu.total - gpu.used, gpu.total)
+    module.pagelocked_empty = pagelocked_empty
+    module.memcpy_htod_async = lambda to, host, stream: copy(to, host.ctypes.data, host.nbytes, stream)
+    module.memcpy_dtoh_async = lambda host, at, stream: copy(host.ctypes.data, at, host.nbytes, stream)
+
+
+def _bindings(gpu: Gpu, module: Any) -> None:
+    ok, refused = Status.CUDA_SUCCESS, Status.CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED
+
+    def begin(stream: Stream, mode: object) -> tuple[Status]:
+        gpu.check()
+        stream.capture = []
+        return (ok,)
+
+    def end(stream: Stream) -> tuple[Status, list[Op] | None]:
+        ops, stream.capture = stream.capture, None
+        if gpu.refuse_capture:
+            return refused, None
+        return ok, [] if gpu.empty_graphs else ops
+
+    def launch(ops: list[Op], stream: Stream) -> tuple[Status]:
+        if gpu.sticky:
+            return (Status.CUDA_ERROR_ILLEGAL_ADDRESS,)
+        for op in ops:
+            stream.put(op)
+        gpu.launched.append("graph")
+        return (ok,)
+
+    module.CUresult = Status
+    module.CUstream = lambda handle: gpu.streams[handle]
+    module.CUstreamCaptureMode = types.SimpleNamespace(CU_STREAM_CAPTURE_MODE_THREAD_LOCAL=1)
+    module.cuStreamBeginCapture, module.cuStreamEndCapture = begin, end
+    module.cuGraphGetNodes = lambda graph: (ok, graph, len(graph))
+    module.cuGraphInstantiate = lambda graph, flags: (ok, list(graph))
+    module.cuGraphUpload = lambda graph, stream: (ok,)
+    module.cuGraphDestroy = module.cuGraphExecDestroy = lambda graph: (ok,)
+    module.cuGraphLaunch = launch
+    module.cuDeviceGetCount = lambda: (ok, 1)
+    module.cuDeviceGet = lambda index: (ok, index)
+    module.cuDeviceGetUuid = lambda device: (ok, types.SimpleNamespace(bytes=uuid.UUID(int=0xABC).bytes))
+    module.cuDriverGetVersion = lambda: (ok, 13000)
+
+
+def _tensorrt(gpu: Gpu, module: Any) -> None:
+    class Logger:
+        INTERNAL_ERROR, ERROR, WARNING = "INTERNAL_ERROR", "ERROR", "WARNING"
+
+    class Runtime:
+        def __init__(self, log: object) -> None:
+            gpu.check()
+
+        def deserialize_cuda_engine(self, plan: bytes) -> TrtEngine | None:
+            return TrtEngine(gpu, plan.decode()) if plan.endswith(b".onnx") else None
+
+    module.__version__ = "10.6.0"
+    module.ILogger, module.Runtime = Logger, Runtime
+    module.TensorIOMode = types.SimpleNamespace(INPUT="INPUT")
+    module.TensorLocation = types.SimpleNamespace(DEVICE="DEVICE")
+    module.ExecutionContextAllocationStrategy = types.SimpleNamespace(USER_MANAGED=2)

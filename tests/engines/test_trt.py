@@ -1,0 +1,353 @@
+"""The TensorRT engine on a device that is not there (`fake_gpu`): the contract, buckets, slots, graphs, memory, faults.
+
+What only a real device can show is in tests/gpu.
+"""
+
+import importlib
+import sys
+from collections.abc import Iterator
+from itertools import pairwise
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+
+import engines
+from engines import plans
+from engines.base import Engine, Scores, run
+from engines.build import shapes
+from engines.errors import DeviceLost, LoadError, OutOfMemory, RunError
+from engines.package import Package
+from engines.plans import PlanFile, PlanRecord, Profile
+from engines.runner import Runner
+from schemas.rows import Tensors
+from tests.engines import fake_gpu
+from tests.engines.contract import EngineContract
+from tests.engines.fake_gpu import Gpu
+from tests.models import random_batch, tiny_package
+
+
+@pytest.fixture
+def gpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[Gpu]:
+    """A fresh device, and the engine's modules bound to it."""
+    gpu = Gpu()
+    for name, module in fake_gpu.modules(gpu).items():
+        monkeypatch.setitem(sys.modules, name, module)
+    forget_modules()
+    yield gpu
+    forget_modules()
+
+
+def direct(package: Package, batch: Tensors) -> Scores:
+    """Scores of a bare runtime session."""
+    session = onnxruntime.InferenceSession(package.file("model.onnx"), providers=["CPUExecutionProvider"])
+    scores: Scores = session.run(None, dict(batch))[0].reshape(-1)
+    return scores
+
+
+def forget_modules() -> None:
+    """Drop the modules that are bound to a device, so that the next import binds them to its own."""
+    for name in fake_gpu.ENGINE_MODULES:
+        sys.modules.pop(f"engines.{name}", None)
+        vars(engines).pop(name, None)
+
+
+def trt() -> Any:
+    return importlib.import_module("engines.trt")
+
+
+def put_plan(package: Package, buckets: list[Profile], plan: bytes | None = None) -> PlanFile:
+    """A plan for the fake device, accepted: the path of the model, its sequence axes free as a real build has them."""
+    model = package.path / "freed.onnx"
+    onnx.save(shapes.freed(onnx.load(package.file("model.onnx")), shapes.sequences(package.spec)), model)
+    data = str(model).encode() if plan is None else plan
+    record = PlanRecord(
+        model=package.name,
+        version=package.version,
+        tensorrt="10.6.0",
+        device=plans.Device(name="Fake", compute_capability="9.0"),
+        precision="fp32",
+        profiles=buckets,
+        output="score",
+        recipe={},
+        layers={},
+        onnx_sha256=package.manifest.files["model.onnx"],
+        timing_cache_sha256="",
+        plan_sha256=plans.sha256(data),
+        plan_bytes=len(data),
+        build_s=0.0,
+        created_ms=1,
+    )
+    return plans.judge(plans.write(package.path, record, data), accepted=True, report={})
+
+
+def load(package: Package, batches: list[int], lengths: list[int] | None = None, **options: Any) -> Any:
+    return trt().TrtEngine(package, put_plan(package, shapes.profiles(package.spec, batches, lengths or [])), **options)
+
+
+@pytest.mark.usefixtures("gpu")
+class TestContractWithGraphs(EngineContract):
+    def load(self, package: Package, max_batch: int) -> Engine:
+        engine: Engine = load(package, [1, 8, 64], max_batch=max_batch)
+        return engine
+
+    def reference(self, package: Package, batch: Tensors) -> Scores:
+        return direct(package, batch)
+
+
+class TestContractEagerly(TestContractWithGraphs):
+    def load(self, package: Package, max_batch: int) -> Engine:
+        engine: Engine = load(package, [1, 8, 64], max_batch=max_batch, graphs=False)
+        return engine
+
+
+class TestContractWithSequenceBuckets(TestContractWithGraphs):
+    """DIN over sequences of up to 50, in buckets of 5, 16 and 50: rows regrouped by length, order restored."""
+
+    @pytest.fixture
+    def package(self, tmp_path: Path) -> Package:
+        return tiny_package(tmp_path, "ad", "din")
+
+    def load(self, package: Package, max_batch: int) -> Engine:
+        engine: Engine = load(package, [4, 16, 64], [5, 16], max_batch=max_batch)
+        return engine
+
+
+@pytest.fixture
+def package(tmp_path: Path) -> Package:
+    return tiny_package(tmp_path, "tipping", "mlp")
+
+
+def test_a_batch_is_one_graph_launch_in_the_smallest_bucket_that_holds_it(gpu: Gpu, package: Package) -> None:
+    session = load(package, [1, 8, 32]).open_session()
+    for n, bucket in ((1, "1"), (2, "8"), (8, "8"), (9, "32"), (32, "32")):
+        session.submit(random_batch(package.spec, n))
+        gpu.launched.clear()
+        session.collect()
+        assert gpu.launched == [bucket]
+    assert session.graphs == 6  # three buckets, two slots each
+
+
+def test_rows_beyond_n_do_not_reach_the_scores(gpu: Gpu, package: Package) -> None:
+    session = load(package, [32]).open_session()
+    full, short = random_batch(package.spec, 32, seed=1), random_batch(package.spec, 3, seed=2)
+    for _ in range(3):  # both slots have held the full batch
+        run(session, full)
+    scores = run(session, short)
+    assert scores.shape == (3,)
+    np.testing.assert_allclose(scores, direct(package, short), atol=1e-6)
+
+
+def test_the_next_batch_is_filled_while_the_last_one_runs(gpu: Gpu, package: Package) -> None:
+    """The fake device reads a slot only when its event is waited for, so a shared slot would mix the two."""
+    session = load(package, [8]).open_session()
+    batches = [random_batch(package.spec, 8, seed=seed) for seed in range(6)]
+    session.submit(batches[0])
+    for before, after in pairwise(batches):
+        session.submit(after)
+        np.testing.assert_allclose(session.collect(), direct(package, before), atol=1e-6)
+
+
+def test_nothing_is_allocated_after_the_session_is_open(gpu: Gpu, package: Package) -> None:
+    session = load(package, [1, 8, 32]).open_session()
+    objects, used = gpu.objects, gpu.used
+    for n in (1, 5, 8, 31, 32):
+        run(session, random_batch(package.spec, n))
+        assert (gpu.objects, gpu.used) == (objects, used)
+
+
+def test_sequences_are_cut_to_the_shortest_bucket_that_holds_them_and_order_is_restored(
+    gpu: Gpu, tmp_path: Path
+) -> None:
+    package = tiny_package(tmp_path, "ad", "din")
+    session = load(package, [16, 32, 64], [5, 16]).open_session()
+    batch = random_batch(package.spec, 64, seed=3)
+    session._grid = type(session._grid)(  # costs that make a split worth its launches
+        session.buckets, [float(b.length * b.batch) for b in session.buckets], ["hist"], 64
+    )
+    session.submit(batch)
+    gpu.launched.clear()
+    scores = session.collect()
+    assert len(gpu.launched) >= 3
+    np.testing.assert_allclose(scores, direct(package, batch), atol=1e-5)
+
+
+def test_a_batch_split_over_one_bucket_several_times_takes_turns_in_its_slot(gpu: Gpu, package: Package) -> None:
+    """Memory for the bucket of 8 only: 30 rows are four runs, twice over the same slot while another batch waits."""
+    engine = load(package, [8, 32])
+    engine._buckets = [bucket for bucket in engine._buckets if bucket.batch == 8]
+    session = engine.open_session()
+    first, second = random_batch(package.spec, 30, seed=1), random_batch(package.spec, 17, seed=2)
+    session.submit(first)
+    session.submit(second)
+    np.testing.assert_allclose(session.collect(), direct(package, first), atol=1e-6)
+    np.testing.assert_allclose(session.collect(), direct(package, second), atol=1e-6)
+
+
+def test_out_of_memory_gives_up_the_largest_bucket_and_its_batches_are_split(gpu: Gpu, package: Package) -> None:
+    engine = load(package, [8, 64, 1024])
+    gpu.total = gpu.used + 40_000  # the arena of 64 fits, that of 1024 does not
+    session = engine.open_session()
+    assert [bucket.batch for bucket in session.buckets] == [8, 64]
+    assert engine.max_batch == 1024
+    batch = random_batch(package.spec, 200)
+    np.testing.assert_allclose(run(session, batch), direct(package, batch), atol=1e-6)
+
+
+def test_out_of_memory_for_every_bucket_is_an_error_that_leaves_nothing_behind(gpu: Gpu, package: Package) -> None:
+    engine = load(package, [8, 64])
+    objects = gpu.objects
+    gpu.total = gpu.used + 100
+    with pytest.raises(OutOfMemory, match="no bucket of the plan fits") as error:
+        engine.open_session()
+    assert gpu.objects == objects, "held by the error that is being handled"
+    del error
+    gpu.total = 1 << 30
+    assert run(engine.open_session(), random_batch(package.spec, 4)).shape == (4,)
+
+
+def test_capture_refused_runs_eagerly(gpu: Gpu, package: Package) -> None:
+    gpu.refuse_capture = True
+    session = load(package, [8]).open_session()
+    assert session.graphs == 0
+    batch = random_batch(package.spec, 7)
+    np.testing.assert_allclose(run(session, batch), direct(package, batch), atol=1e-6)
+
+
+def test_an_empty_graph_is_not_used(gpu: Gpu, package: Package) -> None:
+    gpu.empty_graphs = True
+    session = load(package, [8]).open_session()
+    assert session.graphs == 0
+    batch = random_batch(package.spec, 7)
+    np.testing.assert_allclose(run(session, batch), direct(package, batch), atol=1e-6)
+
+
+def test_the_number_of_graphs_is_capped_and_the_rest_runs_eagerly(gpu: Gpu, package: Package) -> None:
+    session = load(package, [8, 32], max_graphs=3).open_session()
+    assert session.graphs == 3
+    for n in (8, 8, 32, 32):
+        batch = random_batch(package.spec, n)
+        np.testing.assert_allclose(run(session, batch), direct(package, batch), atol=1e-6)
+
+
+def test_a_refused_enqueue_fails_its_batch_only(gpu: Gpu, package: Package) -> None:
+    session = load(package, [8], graphs=False).open_session()
+    batch = random_batch(package.spec, 5)
+    session.submit(batch)
+    gpu.refuse_enqueue = True
+    with pytest.raises(RunError, match="execute_async_v3"):
+        session.submit(batch)
+    gpu.refuse_enqueue = False
+    np.testing.assert_allclose(session.collect(), direct(package, batch), atol=1e-6)
+    np.testing.assert_allclose(run(session, batch), direct(package, batch), atol=1e-6)
+
+
+@pytest.mark.parametrize("graphs", [True, False])
+def test_a_sticky_error_is_device_lost_for_every_session_from_then_on(gpu: Gpu, package: Package, graphs: bool) -> None:
+    engine = load(package, [8], graphs=graphs)
+    first, second = engine.open_session(), engine.open_session()
+    batch = random_batch(package.spec, 5)
+    first.submit(batch)
+    gpu.sticky = True
+    with pytest.raises(DeviceLost):
+        first.collect() if graphs else first.submit(batch)
+    gpu.sticky = False  # what CUDA never does; the engine must not try
+    for session in (first, second):
+        with pytest.raises(DeviceLost):
+            session.submit(batch)
+    with pytest.raises(DeviceLost):
+        engine.open_session()
+    first.close()
+    second.close()
+    engine.close()
+
+
+def test_load_and_unload_leave_nothing_on_the_device_failed_ones_included(gpu: Gpu, package: Package) -> None:
+    good = put_plan(package, shapes.profiles(package.spec, [8, 32]))
+    module, batch = trt(), random_batch(package.spec, 4)
+    module.TrtEngine(package, good).close()
+    objects, used = gpu.objects, gpu.used
+    for cycle in range(12):
+        if cycle % 3 == 0:
+            gpu.refuse_enqueue = True
+            engine = module.TrtEngine(package, good)
+            with pytest.raises(LoadError, match="execute_async_v3"):
+                engine.open_session()
+            gpu.refuse_enqueue = False
+        else:
+            engine = module.TrtEngine(package, good)
+            session = engine.open_session()
+            run(session, batch)
+            session.close()
+        engine.close()
+    assert (gpu.objects, gpu.used) == (objects, used)
+
+
+def test_a_plan_that_tensorrt_refuses_names_build_capability_and_remedy(gpu: Gpu, package: Package) -> None:
+    plan = put_plan(package, shapes.profiles(package.spec, [8]), plan=b"of another build")
+    objects = gpu.objects
+    with pytest.raises(LoadError, match=r"TensorRT 10\.6\.0 on compute capability 9\.0 refuses.*engine build"):
+        trt().TrtEngine(package, plan)
+    assert gpu.objects <= objects + 1  # the device's own probe stream
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"dense": [8, 34], "ids": [8, 4]}, "dense is"),
+        ({"dense": [8, 35], "ids": [7, 4]}, "ids is"),
+        ({"dense": [8, 35], "ids": [8, 4], "more": [8, 1]}, "profile 0 has"),
+    ],
+)
+def test_profiles_that_do_not_fit_the_spec_are_refused(
+    gpu: Gpu, package: Package, given: dict[str, list[int]], message: str
+) -> None:
+    with pytest.raises(LoadError, match=message):
+        trt().TrtEngine(package, put_plan(package, [Profile(batch=8, shapes=given)]))
+
+
+def test_buckets_that_no_batch_needs_are_not_opened(gpu: Gpu, package: Package) -> None:
+    engine = load(package, [1, 8, 32, 256], max_batch=20)
+    assert engine.max_batch == 20
+    assert [bucket.batch for bucket in engine.open_session().buckets] == [1, 8, 32]
+
+
+def test_the_plan_in_the_package_is_chosen_by_build_and_capability(gpu: Gpu, package: Package) -> None:
+    put_plan(package, shapes.profiles(package.spec, [8]))
+    assert trt().TrtEngine(package).plan.record.tensorrt == "10.6.0"
+    module: ModuleType = sys.modules["tensorrt"]
+    module.__version__ = "11.4.0"  # type: ignore[attr-defined]
+    with pytest.raises(LoadError, match=r"no plan for TensorRT 11\.4\.0 on compute capability 9\.0"):
+        trt().TrtEngine(package)
+
+
+def test_a_runner_keeps_the_context_on_both_its_threads(gpu: Gpu, package: Package) -> None:
+    from tests.engines.test_runner import PATIENCE, Answers
+
+    runner, answers = Runner(load(package, [8]).open_session(), name="lane"), Answers()
+    batch = random_batch(package.spec, 6)
+    expected = direct(package, batch)
+    for label in range(10):
+        runner.submit(batch, answers.done(label))
+        got, scores, error = answers.next()
+        assert (got, error) == (label, None)
+        assert scores is not None
+        np.testing.assert_allclose(scores, expected, atol=1e-6)
+    assert runner.close(PATIENCE)
+
+
+def test_a_device_is_described_for_a_plan(gpu: Gpu) -> None:
+    cuda = importlib.import_module("engines.cuda")
+    described = cuda.describe("cuda:0")
+    assert described == plans.Device(
+        name="Fake", compute_capability="9.0", uuid="GPU-00000000-0000-0000-0000-000000000abc", driver="13.0"
+    )
+    assert cuda.open_device("GPU-00000000") is cuda.open_device(0)
+    with pytest.raises(LoadError, match="only 1 GPUs are visible"):
+        cuda.open_device(1)
+    with pytest.raises(LoadError, match="fits 0 devices"):
+        cuda.open_device("GPU-ffff")
