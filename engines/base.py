@@ -47,6 +47,10 @@ class Engine(Protocol):
     max_batch: int
     """Largest n of one `submit`."""
 
+    inline: bool
+    """True when a batch takes well under a millisecond and cannot hang, so that it may run on the caller's own thread:
+    a hop to another thread and back costs more than the batch."""
+
     def open_session(self) -> Session:
         """A new session, warm: its first `submit` costs what later ones cost. Raises `LoadError`, `OutOfMemory`."""
 

@@ -14,6 +14,8 @@ from engines.session import CpuSession
 class ConstantEngine:
     """Scores every row with `value`, by default the share of positive labels that training left in the manifest."""
 
+    inline = True
+
     def __init__(self, package: Package, *, value: float | None = None, max_batch: int = 1024) -> None:
         """Raises `LoadError` when there is no value or it is not finite."""
         found = package.manifest.metrics.get("base_rate") if value is None else value

@@ -54,6 +54,8 @@ class _Ids:
 class LightEngine:
     """`light.npz` of a package. The weights are shared; each session has its own scratch memory."""
 
+    inline = True
+
     def __init__(self, package: Package, *, max_batch: int = 1024) -> None:
         """Raises `LoadError` when the file is missing or its arrays do not fit the spec."""
         path = package.file("light.npz")

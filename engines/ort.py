@@ -20,6 +20,8 @@ _ERRORS_ONLY = 3
 class OrtEngine:
     """One ONNX file of a package. Sessions share its weights; `run` leaves the GIL, so lanes overlap."""
 
+    inline = False
+
     def __init__(
         self,
         package: Package,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import numpy as np
@@ -14,9 +14,6 @@ from worker.ledger import LedgerEntry
 
 if TYPE_CHECKING:
     from worker.deadline import Headers
-
-RECORD_OVERHEAD_BYTES = 700
-"""Memory of one record beside its value: the client's record object, its key and its place in our columns."""
 
 
 class Record(Protocol):
@@ -45,15 +42,18 @@ class Chunk:
     partition: int
     records: Sequence[Record]
     rows: Rows
+    keys: list[bytes | None]
+    """Record key of each row."""
+    offsets: list[int]
+    """Record offset of each row."""
+    timestamps_ms: NDArray[np.float64]
+    """Record timestamp of each row."""
     deadlines: NDArray[np.float64]
     entry: LedgerEntry
     fenced: Callable[[], bool]
     """True once the partition is no longer this worker's: its rows are neither published nor settled."""
-    nbytes: int = field(init=False)
-
-    def __post_init__(self) -> None:
-        values = sum(len(record.value) for record in self.records if record.value is not None)
-        self.nbytes = values + self.rows.nbytes + RECORD_OVERHEAD_BYTES * len(self.records)
+    nbytes: int
+    """Memory held by the records and the rows, for the bounds."""
 
 
 class Segment(NamedTuple):

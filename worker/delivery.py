@@ -11,7 +11,7 @@ from worker.clock import Clock
 from worker.config import TopicConfig
 from worker.dispatcher import Outcome
 from worker.metrics import Metrics
-from worker.publisher import Delivery, Message, Publisher
+from worker.publisher import Delivery, Headers, Messages, Publisher
 from worker.scores import ScoreEncoder
 
 
@@ -41,24 +41,26 @@ class DeliveryDesk:
 
     async def publish(self, outcomes: list[Outcome]) -> list[Delivery]:
         """Queue everything; the deliveries are to be awaited before a segment is settled. Raises `PublishFailed`."""
-        scores: defaultdict[int, list[Message]] = defaultdict(list)
-        dead: defaultdict[int, list[Message]] = defaultdict(list)
+        scores: defaultdict[int, Messages] = defaultdict(Messages)
+        dead: defaultdict[int, Messages] = defaultdict(Messages)
         now, wall_ms = self._clock.monotonic(), self._clock.wall_ms()
         for outcome in outcomes:
             row = 0
             for segment in outcome.batch.segments:
-                rows = segment.stop - segment.start
-                if not segment.chunk.fenced():
-                    partition = segment.chunk.partition
-                    dead[partition] += self._dead_letters(segment, outcome.refused)
-                    if outcome.refused is None and rows:
-                        scores[partition] += self._scores(segment, outcome, row, now, wall_ms)
-                row += rows
+                chunk, start, stop = segment
+                if not chunk.fenced():
+                    self._add_dead_letters(dead[chunk.partition], segment, outcome.refused)
+                    if outcome.refused is None and stop > start:
+                        values = self._encoder.encode(
+                            segment, outcome.scores[row : row + stop - start], outcome, now=now, wall_ms=wall_ms
+                        )
+                        scores[chunk.partition].add(chunk.keys[start:stop], values)
+                row += stop - start
         deliveries = []
         for topic, by_partition in ((self._config.scores, scores), (self._config.dead_letters, dead)):
             for partition, messages in by_partition.items():
-                if messages:
-                    deliveries.append(await self._publisher.send(topic, partition, messages))
+                if len(messages):
+                    deliveries.append(await self._publisher.send(topic, partition, messages, int(wall_ms)))
         return deliveries
 
     def acknowledged(self, outcomes: list[Outcome], publish_s: float) -> None:
@@ -84,34 +86,22 @@ class DeliveryDesk:
                     metrics.late.labels(topic).inc(late)
                 if outcome.reason is not None:
                     metrics.fallbacks.labels(topic, outcome.reason.partition(":")[2]).inc(rows)
-                stamps = np.concatenate([_timestamps(segment) for segment in outcome.batch.segments])
+                stamps = np.concatenate([s.chunk.timestamps_ms[s.start : s.stop] for s in outcome.batch.segments])
                 metrics.event_seconds.observe(np.maximum(wall_ms - stamps, 0.0) / 1000.0, topic)
 
-    def _scores(self, segment: Segment, outcome: Outcome, row: int, now: float, wall_ms: float) -> list[Message]:
+    def _add_dead_letters(self, messages: Messages, segment: Segment, refused: InvalidEvent | None) -> None:
         chunk, start, stop = segment
-        positions = chunk.rows.positions[start:stop].tolist()
-        values = self._encoder.encode(
-            segment, positions, outcome.scores[row : row + stop - start], outcome, now=now, wall_ms=wall_ms
-        )
-        records = chunk.records
-        stamp = int(wall_ms)
-        return [Message(records[position].key, value, stamp) for position, value in zip(positions, values, strict=True)]
-
-    def _dead_letters(self, segment: Segment, refused: InvalidEvent | None) -> list[Message]:
-        chunk = segment.chunk
-        letters = [
-            self._dead_letter(segment, chunk.records[position], error)
-            for position, error in (chunk.rows.invalid if segment.start == 0 else ())
-        ]
+        if start == 0:
+            for position, error in chunk.rows.invalid:
+                messages.add_one(*self._dead_letter(segment, chunk.records[position], error))
         if refused is not None:
-            letters += [
-                self._dead_letter(segment, chunk.records[position], refused)
-                for position in chunk.rows.positions[segment.start : segment.stop].tolist()
-            ]
-        return letters
+            for position in chunk.rows.positions[start:stop].tolist():
+                messages.add_one(*self._dead_letter(segment, chunk.records[position], refused))
 
-    def _dead_letter(self, segment: Segment, record: Record, error: InvalidEvent) -> Message:
-        key, value, headers = DeadLetter(
+    def _dead_letter(
+        self, segment: Segment, record: Record, error: InvalidEvent
+    ) -> tuple[bytes | None, bytes | None, Headers]:
+        return DeadLetter(
             reason=error.reason,
             detail=error.detail,
             topic=segment.chunk.topic,
@@ -122,10 +112,3 @@ class DeliveryDesk:
             value=record.value,
             headers=tuple(record.headers),
         ).to_record(self._dead_letter_max_bytes)
-        return Message(key, value, None, headers)
-
-
-def _timestamps(segment: Segment) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
-    records = segment.chunk.records
-    positions = segment.chunk.rows.positions[segment.start : segment.stop].tolist()
-    return np.array([records[position].timestamp for position in positions], dtype=np.float64)

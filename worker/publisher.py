@@ -6,10 +6,12 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Sequence
-from typing import Final, NamedTuple
+from dataclasses import dataclass, field
+from typing import Final
 
 from aiokafka import AIOKafkaProducer
 from aiokafka.errors import KafkaError, MessageSizeTooLargeError, UnknownTopicOrPartitionError
+from aiokafka.producer.message_accumulator import BatchBuilder
 
 from worker.config import KafkaConfig, WorkerConfig
 from worker.errors import BrokerUnreachable, PublishFailed
@@ -24,28 +26,54 @@ TRUNCATED_BYTES: Final = 1024
 """What is kept of a single value that the broker refuses as too large."""
 
 
-class Message(NamedTuple):
-    key: bytes | None
-    value: bytes | None
-    timestamp_ms: int | None
-    headers: Sequence[tuple[str, bytes | None]] = ()
+Headers = list[tuple[str, bytes | None]]
+
+
+@dataclass(slots=True)
+class Messages:
+    """Messages of one partition as columns, in order. `headers` None: none has any."""
+
+    keys: list[bytes | None] = field(default_factory=list)
+    values: list[bytes | None] = field(default_factory=list)
+    headers: list[Headers] | None = None
+
+    def __len__(self) -> int:
+        return len(self.keys)
+
+    def add(self, keys: list[bytes | None], values: Sequence[bytes | None]) -> None:
+        """Append messages without headers."""
+        self.keys += keys
+        self.values += values
+
+    def add_one(self, key: bytes | None, value: bytes | None, headers: Headers) -> None:
+        if self.headers is None:
+            self.headers = []
+        self.keys.append(key)
+        self.values.append(value)
+        self.headers.append(headers)
+
+    def cut(self, start: int, stop: int) -> Messages:
+        headers = self.headers[start:stop] if self.headers is not None else None
+        return Messages(self.keys[start:stop], self.values[start:stop], headers)
 
 
 class Delivery:
     """Messages handed to the producer and not yet acknowledged."""
 
-    __slots__ = ("_partition", "_publisher", "_sent", "_topic")
+    __slots__ = ("_partition", "_publisher", "_sent", "_timestamp_ms", "_topic")
 
     def __init__(
         self,
         publisher: Publisher,
         topic: str,
         partition: int,
-        sent: list[tuple[Sequence[Message], asyncio.Future[object]]],
+        timestamp_ms: int,
+        sent: list[tuple[Messages, asyncio.Future[object]]],
     ) -> None:
         self._publisher = publisher
         self._topic = topic
         self._partition = partition
+        self._timestamp_ms = timestamp_ms
         self._sent = sent
 
     async def acknowledged(self) -> None:
@@ -54,7 +82,7 @@ class Delivery:
             try:
                 await future
             except MessageSizeTooLargeError:
-                await self._publisher.resend_smaller(self._topic, self._partition, messages)
+                await self._publisher.resend_smaller(self._topic, self._partition, messages, self._timestamp_ms)
             except KafkaError as error:
                 raise PublishFailed(
                     f"topic {self._topic}, partition {self._partition}: {len(messages)} messages were not acknowledged:"
@@ -99,23 +127,18 @@ class Publisher:
         self._partitions[topic] = len(partitions)
         return len(partitions)
 
-    async def send(self, topic: str, partition: int, messages: Sequence[Message]) -> Delivery:
+    async def send(self, topic: str, partition: int, messages: Messages, timestamp_ms: int) -> Delivery:
         """Queue messages, in order, for the partition of the same number (modulo the topic's count).
 
         Returns when they are queued; waits while an earlier batch of the partition is queued. Raises `PublishFailed`.
         """
         count = self._partitions.get(topic) or await self.partition_count(topic)
         partition %= count
-        sent: list[tuple[Sequence[Message], asyncio.Future[object]]] = []
+        sent: list[tuple[Messages, asyncio.Future[object]]] = []
         start = 0
         while start < len(messages):
             builder = self._producer.create_batch()
-            append = builder.append
-            stop = start
-            for key, value, timestamp, headers in messages[start:] if start else messages:
-                if append(timestamp=timestamp, key=key, value=value, headers=list(headers) if headers else []) is None:
-                    break
-                stop += 1
+            stop = start + _fill(builder, messages.cut(start, len(messages)) if start else messages, timestamp_ms)
             if stop == start:
                 raise PublishFailed(f"topic {topic}: a message does not fit into an empty batch; this is a bug")
             builder.close()
@@ -125,25 +148,41 @@ class Publisher:
                 raise PublishFailed(
                     f"topic {topic}, partition {partition}: {error!r}; no offset was moved; check the brokers"
                 ) from error
-            sent.append((messages[start:stop] if stop - start < len(messages) else messages, future))
+            sent.append((messages.cut(start, stop) if stop - start < len(messages) else messages, future))
             start = stop
-        return Delivery(self, topic, partition, sent)
+        return Delivery(self, topic, partition, timestamp_ms, sent)
 
-    async def resend_smaller(self, topic: str, partition: int, messages: Sequence[Message]) -> None:
+    async def resend_smaller(self, topic: str, partition: int, messages: Messages, timestamp_ms: int) -> None:
         """After "too large": halves, down to one message, whose value is then cut. Raises `PublishFailed`."""
         if len(messages) > 1:
             middle = len(messages) // 2
-            for half in (messages[:middle], messages[middle:]):
-                await (await self.send(topic, partition, half)).acknowledged()
+            for half in (messages.cut(0, middle), messages.cut(middle, len(messages))):
+                await (await self.send(topic, partition, half, timestamp_ms)).acknowledged()
             return
-        message = messages[0]
-        size = len(message.value or b"")
-        if size <= TRUNCATED_BYTES:
+        (value,) = messages.values
+        size = len(value or b"")
+        if value is None or size <= TRUNCATED_BYTES:
             raise PublishFailed(
                 f"topic {topic}: a message of {size} bytes is too large for the brokers; raise the topic's"
                 " max.message.bytes"
             )
         log.warning("topic %s: a value of %d bytes is too large for the brokers and is cut", topic, size)
-        headers = [*message.headers, ("scorelane.truncated", str(size).encode())]
-        cut = message._replace(value=(message.value or b"")[:TRUNCATED_BYTES], headers=headers)
-        await (await self.send(topic, partition, [cut])).acknowledged()
+        headers = messages.headers[0] if messages.headers else []
+        cut = Messages()
+        truncated: Headers = [*headers, ("scorelane.truncated", str(size).encode())]
+        cut.add_one(messages.keys[0], value[:TRUNCATED_BYTES], truncated)
+        await (await self.send(topic, partition, cut, timestamp_ms)).acknowledged()
+
+
+def _fill(builder: BatchBuilder, messages: Messages, timestamp_ms: int) -> int:
+    """Append to an empty batch until it is full; how many are in."""
+    append = builder.append
+    if messages.headers is None:
+        for key, value in zip(messages.keys, messages.values, strict=True):
+            if append(timestamp=timestamp_ms, key=key, value=value) is None:
+                break
+    else:
+        for key, value, headers in zip(messages.keys, messages.values, messages.headers, strict=True):
+            if append(timestamp=timestamp_ms, key=key, value=value, headers=headers) is None:
+                break
+    return int(builder.record_count())

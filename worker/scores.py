@@ -1,6 +1,6 @@
 """Outcomes to published bytes, a batch at a time."""
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from itertools import repeat, starmap
 from typing import Literal
 
@@ -16,20 +16,19 @@ from worker.dispatcher import Outcome
 Format = Literal["msgpack", "json"]
 
 
-def event_keys(segment: Segment, positions: Sequence[int]) -> list[EventKey]:
+def event_keys(segment: Segment) -> list[EventKey]:
     """The event's own key, else the record's key as text, else topic-partition-offset."""
-    chunk = segment.chunk
-    keys = chunk.rows.keys[segment.start : segment.stop]
+    chunk, start, stop = segment
+    keys = chunk.rows.keys[start:stop]
     if None not in keys:
         return keys  # type: ignore[return-value]
-    records = chunk.records
     return [
         own
         if own is not None
-        else record.key.decode("utf-8", "replace")
-        if (record := records[position]).key is not None
-        else f"{chunk.topic}-{chunk.partition}-{record.offset}"
-        for own, position in zip(keys, positions, strict=True)
+        else key.decode("utf-8", "replace")
+        if key is not None
+        else f"{chunk.topic}-{chunk.partition}-{offset}"
+        for own, key, offset in zip(keys, chunk.keys[start:stop], chunk.offsets[start:stop], strict=True)
     ]
 
 
@@ -49,7 +48,6 @@ class ScoreEncoder:
     def encode(
         self,
         segment: Segment,
-        positions: Sequence[int],
         scores: NDArray[np.float32],
         outcome: Outcome,
         *,
@@ -58,15 +56,13 @@ class ScoreEncoder:
     ) -> list[bytes]:
         """One encoded `Score` per row; `scores` are the segment's own, `now` and `wall_ms` the same moment."""
         chunk, start, stop = segment
-        records = chunk.records
         remaining_ms = (chunk.deadlines[start:stop] - outcome.scored_at) * 1000.0
         event_time_ms = chunk.rows.event_time_ms[start:stop]
         absent = np.isnan(event_time_ms)
         if absent.any():
-            stamps = np.array([records[position].timestamp for position in positions], dtype=np.float64)
-            event_time_ms = np.where(absent, stamps, event_time_ms)
+            event_time_ms = np.where(absent, chunk.timestamps_ms[start:stop], event_time_ms)
         rows = zip(
-            event_keys(segment, positions),
+            event_keys(segment),
             scores.tolist(),
             repeat(self._model),
             repeat(outcome.version),
@@ -74,10 +70,10 @@ class ScoreEncoder:
             repeat(outcome.reason),
             repeat(chunk.topic),
             repeat(chunk.partition),
-            [records[position].offset for position in positions],
+            chunk.offsets[start:stop],
             event_time_ms.astype(np.int64).tolist(),
             repeat(int(wall_ms - (now - outcome.scored_at) * 1000.0)),
             (remaining_ms < 0.0).tolist(),
-            np.floor(remaining_ms).astype(np.int64).tolist(),
+            np.rint(remaining_ms).astype(np.int64).tolist(),
         )
         return list(self._encode(rows))

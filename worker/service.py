@@ -6,6 +6,7 @@ import asyncio
 import gc
 import logging
 import signal
+import sys
 from contextlib import AsyncExitStack
 
 from engines.errors import EngineError
@@ -78,6 +79,9 @@ class Service:
             self._warm = True
             gc.freeze()  # what is loaded now stays: the collector need not look at it again
             gc.set_threshold(50_000, 20, 20)
+            # A lane's thread asks for the interpreter after each native call; at the default of 5 ms it would wait
+            # that long whenever the event loop is busy.
+            sys.setswitchinterval(0.0005)
             await consumer.start()
             try:
                 await self._serve(consumer, stop, force)

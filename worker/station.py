@@ -6,8 +6,8 @@ import asyncio
 import logging
 from typing import Final
 
-from engines.base import Engine, Features, Scores
-from engines.errors import DeviceLost, EngineError, RunError
+from engines.base import Engine, Features, Scores, Session, run
+from engines.errors import EngineError, RunError
 from worker.executor import Executor
 from worker.service_time import ServiceTime
 
@@ -17,6 +17,25 @@ MOST_HUNG: Final = 3
 """Sessions of one station that may be left behind; each holds a thread and buffers until the process ends."""
 
 
+class Inline:
+    """A session on the event loop's own thread, for engines whose batch costs less than the hop to another."""
+
+    depth = 1
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+
+    async def run(self, features: Features) -> Scores:
+        return run(self._session, features)
+
+    def retire(self) -> None:
+        """Nothing runs between two calls."""
+
+    async def close(self, timeout_s: float) -> bool:
+        self._session.close()
+        return True
+
+
 class Station:
     """One session and what is known of its speed.
 
@@ -24,22 +43,21 @@ class Station:
     behind, `run` raises at once and the next engine of the chain takes the batch.
     """
 
-    def __init__(self, engine: Engine, executor: Executor, name: str) -> None:
+    def __init__(self, engine: Engine, executor: Executor | Inline, name: str) -> None:
         self.engine_name = engine.name
         self.version = engine.version
         self.depth = executor.depth
         self.service_time = ServiceTime()
         self._engine = engine
         self._name = name
-        self._executor: Executor | None = executor
+        self._executor: Executor | Inline | None = executor
         self._opening: asyncio.Task[None] | None = None
         self._hung = 0
 
     @classmethod
     async def open(cls, engine: Engine, *, name: str) -> Station:
         """Open and warm a session. Raises `LoadError`, `OutOfMemory`."""
-        session = await asyncio.to_thread(engine.open_session)
-        return cls(engine, Executor(session, name=name), name)
+        return cls(engine, await _open(engine, name), name)
 
     async def run(self, features: Features) -> Scores:
         """Scores of a batch. Raises what the session raises, `RunError` while there is no session."""
@@ -68,9 +86,13 @@ class Station:
 
     async def _reopen(self) -> None:
         try:
-            session = await asyncio.to_thread(self._engine.open_session)
-        except (EngineError, DeviceLost) as error:
+            self._executor = await _open(self._engine, self._name)
+        except EngineError as error:
             log.error("%s: no new session after a hang: %s", self._name, error)
         else:
-            self._executor = Executor(session, name=self._name)
             log.info("%s: a new session took over", self._name)
+
+
+async def _open(engine: Engine, name: str) -> Executor | Inline:
+    session = await asyncio.to_thread(engine.open_session)
+    return Inline(session) if engine.inline else Executor(session, name=name)

@@ -9,6 +9,7 @@ from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from operator import attrgetter
 from pathlib import Path
+from typing import Final
 
 import numpy as np
 
@@ -32,6 +33,9 @@ from worker.service_time import ServiceTime
 from worker.station import Station
 
 log = logging.getLogger("scorelane.topic")
+
+RECORD_BYTES: Final = 700
+"""Memory of one record beside its value: the client's record object, its key and its place in our columns."""
 
 _headers = attrgetter("headers")
 
@@ -112,9 +116,16 @@ class Topic:
     def decode(self, partition: Partition, records: Sequence[Record]) -> Chunk:
         """One poll's records of one partition as a chunk, entered in the partition's ledger."""
         now, wall_ms = self._clock.monotonic(), self._clock.wall_ms()
-        rows = self._decoder.decode([record.value for record in records])
+        values = [record.value for record in records]
+        offsets = [record.offset for record in records]
+        entry = partition.ledger.open(offsets)
+        rows = self._decoder.decode(values)
         own_deadlines = rows.deadline_ms
-        scorable = records if len(rows) == len(records) else [records[p] for p in rows.positions.tolist()]
+        scorable = records
+        if rows.invalid:
+            scorable = [records[position] for position in rows.positions.tolist()]
+            offsets = [record.offset for record in scorable]
+            values = [value or b"" for value in values]
         if self._rule.event_deadline != "ignore" and any(map(_headers, scorable)):
             stated = np.array([header_deadline_ms(record.headers) for record in scorable])
             own_deadlines = np.fmin(own_deadlines, stated)
@@ -125,9 +136,13 @@ class Topic:
             partition=partition.number,
             records=records,
             rows=rows,
+            keys=[record.key for record in scorable],
+            offsets=offsets,
+            timestamps_ms=timestamps,
             deadlines=self._rule.deadlines(timestamps, own_deadlines, now=now, wall_ms=wall_ms),
-            entry=partition.ledger.open([record.offset for record in records]),
+            entry=entry,
             fenced=partition.is_fenced,
+            nbytes=sum(map(len, values)) + rows.nbytes + RECORD_BYTES * len(records),  # type: ignore[arg-type]
         )
 
     async def _station(self, engine: Engine, name: str, stack: AsyncExitStack) -> Station:

@@ -79,7 +79,11 @@ class Maker:
             partition=self.partition,
             records=records,
             rows=rows,
+            keys=[records[p].key for p in positions],
+            offsets=[offsets[p] for p in positions],
+            timestamps_ms=np.array([records[p].timestamp for p in positions], dtype=np.float64),
             deadlines=np.array(deadlines, dtype=np.float64),
             entry=self.ledger.open(offsets),
             fenced=self.fence,
+            nbytes=100 * total,
         )

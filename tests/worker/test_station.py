@@ -30,7 +30,7 @@ class StuckSession:
 
 
 class StuckEngine:
-    name, version, max_batch = "stuck", "3", 8
+    name, version, max_batch, inline = "stuck", "3", 8, False
 
     def __init__(self, *going: bool) -> None:
         """One session per argument: whether it answers at once."""
