@@ -1,0 +1,107 @@
+"""scorelane demo"""
+
+import secrets
+import signal
+import tempfile
+from contextlib import ExitStack
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import click
+
+from worker.cli.client import quiet
+from worker.cli.loop import run, run_until_signal
+
+
+@click.command()
+@click.option("--seconds", type=click.FloatRange(min=0, min_open=True), help="End after so long.  [default: at Ctrl-C]")
+@click.option("--bootstrap", metavar="HOST:PORT,...", help="A running Kafka.  [default: an embedded broker in memory]")
+@click.option(
+    "--rate",
+    type=click.FloatRange(min=0, min_open=True),
+    default=500.0,
+    show_default=True,
+    help="Events a second of each of the two topics, open loop.",
+)
+@click.option("--budget-ms", type=click.FloatRange(1), default=50.0, show_default=True, help="Time for each event.")
+def demo(seconds: float | None, bootstrap: str | None, rate: float, budget_ms: float) -> int:
+    """Show the whole thing: broker, models, live events, worker, and the scores as they come.
+
+    A synthetic live room sends tips in msgpack, ad events are the rows of a public click log in JSON. The models are
+    trained on first use and kept in the cache. The worker is a real `scorelane run`. Latency counts from the time an
+    event was due, at an open-loop rate, to the time its score was seen.
+
+    With --bootstrap the topics get names of their own and are deleted in the end. The embedded broker keeps all
+    records in memory: the demo ends by itself after 1 GiB. Exit code 1 when an event has no score.
+    """
+    from worker.cli.demo import view
+    from worker.cli.demo.models import model
+    from worker.cli.demo.session import Plan, create_topics, delete_topics, play
+    from worker.cli.demo.worker_process import WorkerProcess
+
+    quiet()
+    signal.signal(signal.SIGTERM, _interrupt)
+    with ExitStack() as stack:
+        packages = {sample: model(sample, say) for sample in ("tipping", _ads_sample())}
+        server = bootstrap or stack.enter_context(_broker()).bootstrap
+        say(f"broker {server}" + ("" if bootstrap else " (embedded, in memory)"))
+        prefix = f"scorelane-demo-{secrets.token_hex(3)}." if bootstrap else ""
+        plan = Plan(server, _sources(prefix), rate, seconds, embedded=not bootstrap)
+        run(create_topics(plan))
+        if bootstrap:
+            stack.callback(lambda: run(delete_topics(plan)))
+        directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="scorelane-demo-")))
+        worker = stack.enter_context(WorkerProcess(_config(plan, packages, budget_ms), directory))
+        say(f"worker started, process {worker.process.pid}, joining its group (3 to 5 s)")
+        played = run_until_signal(lambda stop: play(plan, worker, say, stop))
+        code = worker.stop()
+        say(view.summary(played.rows, played.seconds))
+        say(f"worker drained, exit code {code}")
+        return int(code != 0 or any(row.missing > row.dead_letters for row in played.rows))
+
+
+def say(text: str) -> None:
+    click.echo(text)
+
+
+def _interrupt(number: int, frame: FrameType | None) -> None:
+    raise KeyboardInterrupt
+
+
+def _broker() -> Any:
+    from worker.embedded import EmbeddedBroker
+
+    return EmbeddedBroker()
+
+
+def _ads_sample() -> str:
+    from worker.cli.demo.models import criteo_file
+
+    return "criteo" if criteo_file() else "ad"
+
+
+def _sources(prefix: str) -> list[Any]:
+    from worker.cli.demo.models import criteo_file
+    from worker.cli.demo.traffic import ad_requests, criteo, live_room
+
+    file = criteo_file()
+    ads = criteo(f"{prefix}ads", file) if file else ad_requests(f"{prefix}ads")
+    return [live_room(f"{prefix}tips"), ads]
+
+
+def _config(plan: Any, packages: dict[str, Any], budget_ms: float) -> dict[str, Any]:
+    """What the worker is told. The embedded broker answers a waiting fetch only when its time is over."""
+    wait_ms = 5 if plan.embedded else 20
+    topics = [
+        {
+            "name": source.topic,
+            "model": str(packages[source.sample].path),
+            "format": source.format,
+            "budget_ms": budget_ms,
+        }
+        for source in plan.sources
+    ]
+    group = f"scorelane-demo-{secrets.token_hex(3)}"
+    kafka = {"bootstrap_servers": plan.bootstrap, "group_id": group, "fetch_max_wait_ms": wait_ms}
+    return {"kafka": kafka, "topics": topics, "worker": {"lanes": 2}}

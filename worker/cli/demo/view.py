@@ -1,0 +1,112 @@
+"""What the demo shows: a live table on a terminal, a line every few seconds elsewhere, a summary in the end."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from rich.console import Group, RenderableType
+from rich.panel import Panel
+from rich.table import Table
+from rich.text import Text
+
+from worker.cli.demo.observer import Observed
+from worker.cli.demo.traffic import Sent, Source
+from worker.cli.demo.worker_process import Samples
+from worker.cli.tail import table
+
+
+@dataclass(slots=True)
+class Row:
+    """One topic at one moment. Rates in events a second over the last second, latencies over the last five."""
+
+    source: Source
+    sent: Sent
+    observed: Observed
+    rate_in: float = 0.0
+    rate_out: float = 0.0
+    batch: float = 0.0
+    """Mean rows of a batch so far, by the worker's own count."""
+    dead_letters: int = 0
+    _last: tuple[int, int] = field(default=(0, 0))
+
+    def tick(self, seconds: float) -> None:
+        """`seconds` have passed since the last tick."""
+        events, scores = self._last
+        self._last = self.sent.events, self.observed.tally.scores
+        self.rate_in = (self._last[0] - events) / seconds
+        self.rate_out = (self._last[1] - scores) / seconds
+        self.observed.latency.second()
+
+    def measure(self, samples: Samples) -> None:
+        """Take over what the worker says about this topic."""
+        sums: dict[str, float] = {}
+        for name, labels, value in samples:
+            if labels.get("topic") == self.source.topic:
+                sums[name] = sums.get(name, 0.0) + value
+        batches = sums.get("scorelane_batch_rows_count", 0.0)
+        self.batch = sums.get("scorelane_batch_rows_sum", 0.0) / batches if batches else 0.0
+        self.dead_letters = int(sums.get("scorelane_dead_letters_total", 0.0))
+
+    @property
+    def missing(self) -> int:
+        """Acknowledged events whose score was not seen (yet)."""
+        return self.sent.acknowledged - self.observed.tally.scores
+
+
+def live(rows: Sequence[Row], head: str) -> RenderableType:
+    """The whole screen."""
+    topics = Table(expand=True)
+    for column in ("topic", "in/s", "out/s", "batch", "p50", "p99", "late", "engines"):
+        topics.add_column(column, justify="left" if column in {"topic", "engines"} else "right", no_wrap=True)
+    for row in rows:
+        tally, latency = row.observed.tally, row.observed.latency
+        topics.add_row(
+            f"{row.source.topic} ({row.source.sample}, {row.source.format})",
+            f"{row.rate_in:.0f}",
+            f"{row.rate_out:.0f}",
+            f"{row.batch:.1f}",
+            _ms(latency.percentile(50, recent=True)),
+            _ms(latency.percentile(99, recent=True)),
+            Text(str(tally.late), style="red" if tally.late else ""),
+            tally.engine_mix(),
+        )
+    last = [score for row in rows for score in list(row.observed.tally.last)[-5:]]
+    return Group(Text(head, style="bold"), topics, Panel(table(last), title="last scores"))
+
+
+def line(row: Row) -> str:
+    """One topic in one line, for pipes and logs."""
+    tally, latency = row.observed.tally, row.observed.latency
+    return (
+        f"{row.source.topic}: in {row.rate_in:.0f}/s, out {row.rate_out:.0f}/s, batch {row.batch:.1f}, "
+        f"p50 {_ms(latency.percentile(50, recent=True))}, p99 {_ms(latency.percentile(99, recent=True))}, "
+        f"late {tally.late}, {tally.engine_mix() or 'no scores yet'}"
+    )
+
+
+def summary(rows: Sequence[Row], seconds: float) -> str:
+    """The totals. Latency counts from when an event was due to when its score was seen."""
+    lines = [f"{seconds:.0f} s of events"]
+    for row in rows:
+        tally, latency = row.observed.tally, row.observed.latency
+        reasons = f" ({_counts(tally.reasons)})" if tally.reasons else ""
+        share = 100 * tally.late / tally.scores if tally.scores else 0.0
+        lines += [
+            f"{row.source.topic} ({row.source.sample}, {row.source.format}):",
+            f"  {row.sent.events} events sent, {row.sent.acknowledged} acknowledged, {tally.scores} scored, "
+            f"{row.missing} missing, {row.observed.duplicates} duplicates, {row.dead_letters} dead letters",
+            f"  latency p50 {_ms(latency.percentile(50))}, p99 {_ms(latency.percentile(99))}; "
+            f"deadline missed by {tally.late} ({share:.2f} %); batch {row.batch:.1f} rows",
+            f"  engines: {tally.engine_mix() or 'none'}{reasons}",
+        ]
+        if tally.last:
+            score = tally.last[-1]
+            lines.append(f"  last score: {score.key} = {score.score:.4f} by {score.model} {score.version}")
+    return "\n".join(lines)
+
+
+def _ms(milliseconds: float) -> str:
+    return "-" if milliseconds != milliseconds else f"{milliseconds:.1f} ms"
+
+
+def _counts(counts: Mapping[str, int]) -> str:
+    return ", ".join(f"{name}: {count}" for name, count in counts.items())
