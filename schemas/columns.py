@@ -73,14 +73,15 @@ class Indices(dict[Any, int]):
 class Column:
     """Fills the columns of one feature."""
 
-    def __init__(self, feature: FeatureSpec) -> None:
+    def __init__(self, feature: FeatureSpec, *, integers: bool) -> None:
+        """`integers`: the field holds integers, whatever the tensor's dtype is."""
         self._feature = feature
         self._size = feature.size
         self._rank = len(feature.shape)
         self._raw = element_dtype(feature) if feature.encoding == "raw" else None
         looked_up = feature.vocabulary is not None or feature.buckets is not None
         self._indices = Indices(feature) if looked_up else None
-        self._wide = np.dtype(np.float64 if feature.dtype == "float32" else np.int64)
+        self._wide = np.dtype(np.int64 if integers else np.float64)
         self._low, self._high = bounds(feature)
 
     def fill(self, values: Sequence[Any], target: NDArray[Any]) -> dict[int, InvalidEvent]:
@@ -146,7 +147,7 @@ class Column:
             return np.fromiter(map(self._indices.__getitem__, elements), np.int32, count)
         numbers: NDArray[Any] = flat if self._raw is not None else np.fromiter(flat, self._wide, count)
         # NaN is the smallest and the largest of an array that has one, and is in no range.
-        if count and not (self._low <= numbers.min() and numbers.max() <= self._high):
+        if count and not (self._low <= np.minimum.reduce(numbers) and np.maximum.reduce(numbers) <= self._high):
             raise ValueError
         return numbers
 
@@ -169,26 +170,16 @@ class Column:
         raise AssertionError(f"{field}: refused without a cause")
 
 
-def instants(values: list[float | None], field: str) -> tuple[NDArray[np.float64], dict[int, InvalidEvent]]:
-    """Times in milliseconds as float64, NaN where absent, and what was refused by row."""
+def fill_instants(values: list[float | None], field: str, target: NDArray[np.float64]) -> dict[int, InvalidEvent]:
+    """Write times in milliseconds into `target`, NaN where absent; returns what was refused by row."""
     absent = values.count(None)
-    if absent == len(values):
-        return np.full(len(values), np.nan), {}
-    try:
-        array = np.array(values, np.float64)
-        if np.count_nonzero(np.abs(array) <= _MAX_INSTANT_MS) + absent == len(values):
-            return array, {}
-    except OverflowError:
-        array = np.empty(len(values))
+    target[:] = values if absent < len(values) else np.nan  # None becomes NaN
+    if np.count_nonzero(np.abs(target) <= _MAX_INSTANT_MS) + absent == len(values):
+        return {}
     refused: dict[int, InvalidEvent] = {}
     for row, value in enumerate(values):
-        array[row] = np.nan
-        if value is None:
-            continue
-        if abs(value) <= _MAX_INSTANT_MS:
-            array[row] = value
-        elif value != value or abs(value) == inf:
+        if value is not None and not isfinite(value):
             refused[row] = invalid("not_finite", field, f"{value} is not a time")
-        else:
+        elif value is not None and abs(value) > _MAX_INSTANT_MS:
             refused[row] = invalid("out_of_range", field, f"{value} ms is outside ±{_MAX_INSTANT_MS:.0f}")
-    return array, refused
+    return refused

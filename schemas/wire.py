@@ -66,13 +66,15 @@ def wire(spec: ModelSpec, format: Format) -> Wire:
                 fields.append(_feature_field(readers[field.name], field.type))
             elif field.name == builtin.key:
                 fields.append(WireField(field.name, _TextKey))
+            elif field.name == builtin.time:
+                fields.append(WireField(field.name, float))
             elif field.name == builtin.deadline:
-                fields.append(WireField(field.name, field.type, None))
+                fields.append(WireField(field.name, float | None, None))
             else:
                 fields.append(WireField(field.name, field.type))
         return Wire(tuple(fields), format == "msgpack", builtin.key, builtin.time, builtin.deadline)
     own = [WireField(spec.key, _Key, None)] if spec.key is not None else []
-    own += [WireField(name, int | float | None, None) for name in (spec.time, spec.deadline) if name is not None]
+    own += [WireField(name, float | None, None) for name in (spec.time, spec.deadline) if name is not None]
     by_name = {feature.field: _feature_field(feature) for feature in spec.features}
     return Wire((*own, *by_name.values()), spec.layout == "array", spec.key, spec.time, spec.deadline)
 
@@ -91,6 +93,14 @@ def blank(feature: FeatureSpec) -> Any:
         return None if looked_up else feature.default
     default = feature.default if isinstance(feature.default, tuple) else (feature.default,) * feature.size
     return _nested(default, feature.shape)
+
+
+def holds_integers(spec: ModelSpec, feature: FeatureSpec) -> bool:
+    """True when the field's values are integers, whatever the tensor's dtype is."""
+    if builtin := BUILTIN_EVENTS.get(spec.event):
+        declared = next(field.type for field in msgspec.structs.fields(builtin.type) if field.name == feature.field)
+        return declared is int and not isinstance(feature.default, float)
+    return feature.dtype != "float32"
 
 
 def element_dtype(feature: FeatureSpec) -> np.dtype[np.generic]:

@@ -254,11 +254,24 @@ def test_any_mix_of_good_and_bad_is_what_each_is_alone(values: list[bytes | None
 @pytest.mark.parametrize("place", [0, 1, 499, 998, 999])
 @pytest.mark.parametrize(("changes", "reason", "field"), BAD_FIELDS[::7])
 def test_one_bad_event_in_a_thousand(place: int, changes: dict[str, Any], reason: str, field: str) -> None:
-    values = [packed(shop(count=i)) for i in range(1000)]
+    values: list[bytes | None] = [packed(shop(count=i)) for i in range(1000)]
     values[place] = packed(shop(**changes))
     rows = DECODER.decode(values)
     assert [(position, error.reason) for position, error in rows.invalid] == [(place, reason)]
     assert rows.tensors["count"].ravel().tolist() == [i for i in range(1000) if i != place]
+
+
+def test_chunks_longer_than_a_block_keep_order_and_positions() -> None:
+    values: list[bytes | None] = [packed(shop(id=i, count=i)) for i in range(1600)]
+    bad = {3: (None, "empty"), 511: (packed(shop(slot=-1)), "out_of_range"), 512: (b"\xc1", "malformed")}
+    bad |= {1200: (packed(shop(at=math.nan)), "not_finite"), 1599: (packed(shop(plan="x")), "unknown_value")}
+    for position, (value, _) in bad.items():
+        values[position] = value
+    rows = DECODER.decode(values)
+    good = [i for i in range(1600) if i not in bad]
+    assert [(position, error.reason) for position, error in rows.invalid] == [(i, bad[i][1]) for i in sorted(bad)]
+    assert rows.keys == rows.positions.tolist() == rows.tensors["count"].ravel().tolist() == good
+    assert len(rows.event_time_ms) == len(rows.deadline_ms) == len(good)
 
 
 def fuzzed(make: Callable[[], list[bytes]]) -> st.SearchStrategy[bytes]:
