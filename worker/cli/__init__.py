@@ -15,6 +15,7 @@ COMMANDS: Final = {
     "demo": ("worker.cli.demo:demo", "Broker, models, live events, worker and a live view, in one command."),
     "model": ("worker.cli.model:model", "Train and inspect model packages."),
     "engine": ("worker.cli.engine:engine", "Build TensorRT plans and compare their precisions."),
+    "plan": ("worker.cli.plan:plan", "How many lanes, processes and partitions a load needs."),
 }
 """Name -> (where it is, what it does). Imports are late: `scorelane --help` and `run` load nothing they do not need."""
 
