@@ -1,0 +1,94 @@
+import struct
+from typing import Any
+
+import msgspec
+import numpy as np
+import pytest
+
+from schemas.decoder import Decoder
+from schemas.encoder import Encoder
+from schemas.errors import InvalidEvent
+from schemas.event import AdEvent, JsonAdEvent
+from schemas.spec import ModelSpec, builtin
+from schemas.wire import Format
+from tests.schemas.events import SHOP, shop
+
+FORMATS: tuple[Format, ...] = ("msgpack", "json")
+AD = {
+    "request_id": "r1",
+    "user_id": "7",
+    "ad_id": 8,
+    "placement_id": 9.0,
+    "time_ms": "1700000000000",
+    "numeric": [0.5] * 13,
+    "categorical": ["3"] * 26,
+    "sequence": [5, 6],
+}
+
+
+@pytest.mark.parametrize("format", FORMATS)
+def test_an_event_survives_being_encoded_and_decoded(format: Format) -> None:
+    rows = Decoder(SHOP, format).decode([Encoder(SHOP, format).encode(shop())])
+    assert rows.invalid == []
+    assert rows.keys == ["e1"]
+    assert rows.tensors["dense"].tolist() == [[41.5, -2.0, 0.5, -0.25]]
+    assert rows.tensors["trail"].tolist() == [[3, 4, 0]]
+
+
+@pytest.mark.parametrize("format", FORMATS)
+def test_text_of_a_table_becomes_what_the_field_is(format: Format) -> None:
+    text = shop(
+        at="1700000000000",
+        age="41.5",
+        score="-2",
+        count="7.0",
+        slot="3",
+        seen=["1", "2"],
+        vector=[0.5, -0.25],
+        city="",
+        until="",
+    )
+    rows = Decoder(SHOP, format).decode([Encoder(SHOP, format).encode(text)])
+    assert rows.invalid == []
+    assert rows.tensors["dense"].tolist() == [[41.5, -2.0, 0.5, -0.25]]
+    assert rows.tensors["count"].tolist() == [[7]]
+    assert rows.tensors["ids"][0, 2:].tolist() == [0, 3]
+    assert rows.tensors["seen"].tolist() == [[1, 2, 0, 0]]
+    assert rows.event_time_ms[0] == 1700000000000 and np.isnan(rows.deadline_ms[0])
+
+
+def test_a_builtin_event_is_encoded_as_its_struct() -> None:
+    spec = builtin("ad")
+    blobs = (struct.pack("<13f", *[0.5] * 13), struct.pack("<26i", *[3] * 26), struct.pack("<2i", 5, 6))
+    values = ("r1", 7, 8, 9, 1700000000000, None, *blobs)
+    assert msgspec.msgpack.decode(Encoder(spec, "msgpack").encode(AD), type=AdEvent) == AdEvent(*values)
+    expected = msgspec.json.decode(msgspec.json.encode(JsonAdEvent(*values)))
+    del expected["deadline_ms"]
+    assert msgspec.json.decode(Encoder(spec, "json").encode(AD)) == expected
+    assert len(Decoder(spec, "json").decode([Encoder(spec, "json").encode(AD)])) == 1
+
+
+def test_columns_that_the_spec_does_not_name_are_left_out() -> None:
+    spec = ModelSpec.parse(b'{"event":"custom","features":[{"name":"a"}]}', "spec.json")
+    assert Encoder(spec, "json").encode({"label": 1, "a": "2.5"}) == b'{"a":2.5}'
+
+
+@pytest.mark.parametrize(
+    ("changes", "field"),
+    [
+        ({"age": "old"}, "age"),
+        ({"age": True}, "age"),
+        ({"count": "1.5"}, "count"),
+        ({"count": True}, "count"),
+        ({"seen": "12"}, "seen"),
+        ({"seen": 5}, "seen"),
+        ({"vector": "12"}, "vector"),
+        ({"trail": [2**31]}, "trail"),
+        ({"at": "yesterday"}, "at"),
+    ],
+)
+def test_a_value_that_the_field_cannot_hold_is_refused_by_name(changes: dict[str, Any], field: str) -> None:
+    with pytest.raises(InvalidEvent) as caught:
+        Encoder(SHOP, "msgpack").encode(shop(**changes))
+    assert caught.value.reason == "wrong_type"
+    assert caught.value.detail.startswith(f"{field}: ")
