@@ -55,6 +55,9 @@ def demo(seconds: float | None, bootstrap: str | None, rate: float, budget_ms: f
         worker = stack.enter_context(WorkerProcess(_config(plan, packages, budget_ms), directory))
         say(f"worker started, process {worker.process.pid}, joining its group (3 to 5 s)")
         played = run_until_signal(lambda stop: play(plan, worker, say, stop))
+        if played is None:
+            say("stopped before the worker was ready")
+            return 0
         code = worker.stop()
         say(view.summary(played.rows, played.seconds))
         say(f"worker drained, exit code {code}")

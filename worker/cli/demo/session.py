@@ -20,7 +20,8 @@ from worker.cli.demo.worker_process import WorkerProcess
 from worker.cli.loop import wait_for_stop
 from worker.errors import WorkerError
 
-PARTITIONS = 4
+PARTITIONS = 2
+"""Of each topic. The embedded broker answers one request a connection at a time; more of them cost latency."""
 MOST_BYTES = 1 << 30
 """Values sent to the embedded broker, which keeps them all in memory, before the demo ends by itself."""
 CATCH_UP_S = 15.0
@@ -71,8 +72,8 @@ async def delete_topics(plan: Plan) -> None:
         await admin.delete_topics(plan.topics)
 
 
-async def play(plan: Plan, worker: WorkerProcess, say: Callable[[str], None], stop: asyncio.Event) -> Played:
-    """Wait for the worker, send events and show their scores until the end."""
+async def play(plan: Plan, worker: WorkerProcess, say: Callable[[str], None], stop: asyncio.Event) -> Played | None:
+    """Wait for the worker, send events and show their scores until the end. None when stopped before it was ready."""
     from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
 
     rows = [Row(source, Sent(), Observed()) for source in plan.sources]
@@ -80,7 +81,7 @@ async def play(plan: Plan, worker: WorkerProcess, say: Callable[[str], None], st
     begin = time.monotonic()
     await worker.ready(stop)
     if stop.is_set():
-        return Played(rows, 0.0)
+        return None
     say(f"worker ready after {time.monotonic() - begin:.1f} s, metrics at http://127.0.0.1:{worker.port}/metrics")
     async with AsyncExitStack() as stack:
         consumer = AIOKafkaConsumer(
