@@ -70,8 +70,18 @@ def check_trimming(model: onnx.ModelProto, full: Mapping[str, int], length: int,
     if not len(short):
         return
     session = onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
-    cut = {name: t[:, : min(length, full[name])] if name in full else t for name, t in short.features.items()}
-    whole, trimmed = (session.run(None, dict(features))[0] for features in (short.features, cut))
+    cut = {
+        name: np.ascontiguousarray(tensor[:, : min(length, full[name])]) if name in full else tensor
+        for name, tensor in short.features.items()
+    }
+    whole = session.run(None, dict(short.features))[0]
+    try:
+        trimmed = session.run(None, cut)[0]
+    except Exception as error:  # the runtime's exceptions have no base class of their own
+        raise LoadError(
+            f"{model.graph.name}: does not run on sequences of {length}: {error}; export it with a free sequence axis,"
+            " or build without lengths"
+        ) from error
     difference = float(np.max(np.abs(whole - trimmed)))
     if not difference <= 1e-5:
         raise LoadError(

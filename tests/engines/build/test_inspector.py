@@ -1,0 +1,137 @@
+"""Layer precisions out of the inspector's JSON, in the layouts of TensorRT 10 and 11, and what is refused."""
+
+import json
+from typing import Any
+
+import pytest
+
+from engines.build import inspector
+from engines.errors import LoadError
+
+
+def tensor(dtype: str, schema: int) -> dict[str, Any]:
+    """One tensor as TensorRT 10 or 11 prints it."""
+    base = {"Name": "t", "Location": "Device", "Dimensions": [32, 16]}
+    if schema == 10:
+        return {**base, "Format/Datatype": dtype}
+    return {**base, "Format": "Row major linear", "DataType": dtype}
+
+
+def layer(nodes: list[str], inputs: list[str], outputs: list[str], schema: int = 10, **extra: Any) -> dict[str, Any]:
+    return {
+        "Name": f"__myl_{'_'.join(nodes)}",
+        "LayerType": "gemm",
+        "Inputs": [tensor(dtype, schema) for dtype in inputs],
+        "Outputs": [tensor(dtype, schema) for dtype in outputs],
+        "TacticName": "sm90_xmma_gemm",
+        "Metadata": "\x1f".join(f"[ONNX Layer: {node}]" for node in nodes),
+        **extra,
+    }
+
+
+def text(*layers: dict[str, Any], schema: int = 10) -> str:
+    ends = {"Bindings": ["x", "score"]} if schema == 10 else {"I/O Tensors": [{"Name": "x", "DataType": "Float"}]}
+    return json.dumps({"Layers": [*layers], **ends})
+
+
+@pytest.mark.parametrize("schema", [10, 11])
+def test_both_layouts_give_the_same_layers(schema: int) -> None:
+    found = inspector.parse(text(layer(["a", "b.Relu"], ["Half", "Float"], ["Int32"], schema), schema=schema))
+    assert [(one.inputs, one.outputs, one.nodes) for one in found] == [
+        (("fp16", "fp32"), ("int32",), frozenset({"a", "b.Relu"}))
+    ]
+
+
+@pytest.mark.parametrize(
+    ("printed", "meant"),
+    [
+        ("Row major linear FP32", "fp32"),
+        ("Row major linear FP16 format", "fp16"),
+        ("Thirty-two wide channel vectorized row major Int8 format", "int8"),
+        ("Half", "fp16"),
+        ("Float", "fp32"),
+        ("BFloat16", "bf16"),
+        ("Int64", "int64"),
+        ("Bool", "bool"),
+        ("N/A due to dynamic shapes", "?"),
+        ("", "?"),
+    ],
+)
+def test_every_spelling_of_a_type_is_understood(printed: str, meant: str) -> None:
+    assert inspector.parse(text(layer(["a"], [printed], [])))[0].inputs == (meant,)
+
+
+def test_metadata_with_properties_names_its_node() -> None:
+    plain = layer([], ["Float"], ["Float"], Metadata="[ONNX Layer: /mlp/Gemm | f (local)]\x1f[ONNX Layer: relu]")
+    assert inspector.parse(text(plain))[0].nodes == {"/mlp/Gemm", "relu"}
+
+
+def test_names_without_details_are_refused() -> None:
+    with pytest.raises(LoadError, match="layer names only"):
+        inspector.parse(json.dumps({"Layers": ["gemm_1", "relu_2"], "Bindings": []}))
+
+
+def check(precision: str, *layers: dict[str, Any]) -> dict[str, str]:
+    return inspector.check(inspector.parse(text(*layers)), precision, ["a", "b"], {"head": "head"})  # type: ignore[arg-type]
+
+
+HEAD = layer(["head"], ["Float"], ["Float"])
+
+
+def test_float16_where_it_was_asked_for_is_shown() -> None:
+    shown = check("fp16", layer(["a"], ["Half"], ["Half"]), layer(["b"], ["Half"], ["Half"]), HEAD)
+    assert shown == {"a": "shown", "b": "shown"}
+
+
+def test_a_gemm_inside_a_larger_kernel_is_fused_and_not_held_against_it() -> None:
+    fused = layer(["b", "b.cast", "head"], ["Float"], ["Float"])
+    assert check("fp16", layer(["a"], ["Half"], ["Half"]), fused) == {"a": "shown", "b": "fused"}
+
+
+@pytest.mark.parametrize("precision", ["fp16", "int8"])
+def test_a_gemm_that_silently_stayed_float32_is_named(precision: str) -> None:
+    asked = {"fp16": "Half", "int8": "Int8"}[precision]
+    with pytest.raises(LoadError, match=f"asked for {precision}, but the engine does not show it for b"):
+        check(precision, layer(["a"], [asked], ["Float"]), layer(["b"], ["Float"], ["Float"]), HEAD)
+
+
+def test_an_engine_that_shows_the_precision_nowhere_is_refused() -> None:
+    with pytest.raises(LoadError, match="does not show it for every one of its GEMMs"):
+        check("fp16", layer(["a", "b", "head"], ["Float"], ["Float"]))
+
+
+def test_a_head_that_is_not_float32_is_refused() -> None:
+    layers = (layer(["a"], ["Half"], ["Half"]), layer(["b"], ["Half"], ["Half"]))
+    with pytest.raises(LoadError, match="head must stay float32, but layer __myl_head uses fp16"):
+        check("fp16", *layers, layer(["head"], ["Half"], ["Half"]))
+
+
+def test_int8_may_show_in_the_weights_alone() -> None:
+    weights = layer(["a"], ["Float"], ["Float"], Weights={"Type": "Int8", "Count": 4})
+    assert check("int8", weights, layer(["b"], ["Int8"], ["Float"]))["a"] == "shown"
+
+
+@pytest.mark.parametrize(
+    ("precision", "lower", "tactic", "passes"),
+    [
+        ("fp32", "Float", "sm80_f32f32_f32f32", True),
+        ("fp32", "Half", "sm80_f32f32_f32f32", False),
+        ("fp32", "Int8", "sm80_f32f32_f32f32", False),
+        ("fp32", "Float", "sm80_tensorop_s1688gemm_tf32f32", False),
+        ("tf32", "Float", "sm80_tensorop_s1688gemm_tf32f32", True),
+        ("tf32", "Half", "sm80_tensorop_s1688gemm_tf32f32", False),
+    ],
+)
+def test_float32_means_float32_everywhere(precision: str, lower: str, tactic: str, passes: bool) -> None:
+    layers = (layer(["a"], [lower], ["Float"], TacticName=tactic), HEAD)
+    if passes:
+        assert check(precision, *layers) == {}
+    else:
+        with pytest.raises(LoadError, match=f"asked for {precision}, but layer __myl_a uses"):
+            check(precision, *layers)
+
+
+def test_layers_are_counted_by_their_narrowest_type() -> None:
+    layers = [layer(["a"], ["Int8", "Float"], ["Float"]), layer(["b"], ["Half"], ["Float"]), HEAD]
+    layers.append(layer(["c"], ["Float"], ["Float"], TacticName="x_tf32_y"))
+    assert inspector.count(inspector.parse(text(*layers))) == {"fp16": 1, "fp32": 2, "int8": 1, "tf32": 1}
