@@ -1,0 +1,186 @@
+"""POST /alarms: alarms from outside, as Alertmanager sends them (webhook payload version 4). Pure.
+
+Rules:
+- Nobody is let in without a token or a signature; where none is configured, nobody at all.
+- An alert is known by its fingerprint and the time it began. Deliveries may repeat and overtake one another: what began
+  no later than what was resolved last is over.
+- A raised alarm whose end never comes (Alertmanager is gone, the payload was truncated) ends by itself after `ttl_s`.
+"""
+
+import hashlib
+import hmac
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from math import inf
+from typing import Final, Literal, NamedTuple
+
+import msgspec
+
+MAX_BODY_BYTES: Final = 1 << 20
+MAX_ALERTS: Final = 1000
+MAX_KNOWN: Final = 1024
+"""Alerts that are remembered, raised and resolved together."""
+
+SIGNATURE_HEADER: Final = "X-Scorelane-Signature"
+
+
+class WebhookError(Exception):
+    """The request is refused. `status` is the HTTP status: 4xx for good, 503 to be sent again."""
+
+    def __init__(self, status: int, message: str) -> None:
+        super().__init__(message)
+        self.status = status
+
+
+class Authenticator:
+    """Lets requests in by bearer token, or by HMAC-SHA256 of the body. Both compared in constant time."""
+
+    def __init__(self, tokens: Sequence[str] = (), secret: str | None = None) -> None:
+        """Several `tokens` are valid at once, so that they can be changed without a gap."""
+        if not all([*tokens, secret is None or secret]):
+            raise ValueError("alarm tokens and secret must not be empty; leave them out instead")
+        self._tokens = [_digest(token.encode()) for token in tokens]
+        self._secret = None if secret is None else secret.encode()
+
+    def check(self, headers: Mapping[str, str], body: bytes) -> None:
+        """Raises `WebhookError` 401. `headers` is looked up as "Authorization" and `SIGNATURE_HEADER`."""
+        kind, _, token = headers.get("Authorization", "").partition(" ")
+        offered = _digest(token.strip().encode("utf-8", "surrogateescape"))
+        # All are compared, whichever matches, and digests are, so that neither time nor length tells anything.
+        valid = [hmac.compare_digest(offered, known) for known in self._tokens]
+        if kind.lower() == "bearer" and any(valid):
+            return
+        if self._secret is not None:
+            expected = "sha256=" + hmac.new(self._secret, body, hashlib.sha256).hexdigest()
+            signature = headers.get(SIGNATURE_HEADER, "").encode("utf-8", "surrogateescape")
+            if hmac.compare_digest(expected.encode(), signature):
+                return
+        raise WebhookError(401, f"a bearer token or {SIGNATURE_HEADER}: sha256=<HMAC of the body> is needed")
+
+
+class Alert(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """One alert of the payload, as far as it matters here."""
+
+    status: Literal["firing", "resolved"]
+    labels: dict[str, str] = {}
+    starts_at: str = ""
+    fingerprint: str = ""
+
+    @property
+    def identity(self) -> str:
+        """The fingerprint; from senders without one, a digest of the labels."""
+        if self.fingerprint:
+            return self.fingerprint
+        return _digest(msgspec.json.encode(sorted(self.labels.items()))).hex()[:16]
+
+    @property
+    def began(self) -> datetime:
+        """When it began to fire; the epoch where that is not said. Raises `ValueError`."""
+        began = datetime.fromisoformat(self.starts_at) if self.starts_at else datetime.fromtimestamp(0, UTC)
+        return began if began.tzinfo else began.replace(tzinfo=UTC)
+
+
+class Payload(msgspec.Struct, frozen=True, kw_only=True):
+    version: str
+    alerts: list[Alert]
+
+
+class Outside(NamedTuple):
+    """One alarm from outside. `name` is what holds a breaker."""
+
+    name: str
+    alertname: str
+    model: str | None
+    """Label `model`; None is for all models."""
+
+
+def parse(body: bytes) -> list[Alert]:
+    """The alerts of a payload. Raises `WebhookError` 400 or 413 that names what is wrong."""
+    if len(body) > MAX_BODY_BYTES:
+        raise WebhookError(413, f"{len(body)} bytes; {MAX_BODY_BYTES} are allowed: lower max_alerts of the receiver")
+    try:
+        payload = msgspec.json.decode(body, type=Payload)
+        for alert in payload.alerts:
+            alert.began  # noqa: B018 - refuses a bad time before anything is applied
+    except (msgspec.MsgspecError, UnicodeDecodeError, ValueError) as error:
+        raise WebhookError(400, f"not an Alertmanager payload: {error}") from error
+    if payload.version != "4":
+        raise WebhookError(400, f"version {payload.version!r}; version 4 of Alertmanager's webhook is understood")
+    if len(payload.alerts) > MAX_ALERTS:
+        raise WebhookError(
+            413, f"{len(payload.alerts)} alerts; {MAX_ALERTS} are allowed: set the receiver's max_alerts"
+        )
+    return payload.alerts
+
+
+@dataclass(slots=True)
+class _Known:
+    outside: Outside
+    raised: bool
+    began: datetime
+    ends_at: float
+
+
+class OutsideAlarms:
+    """Which alarms from outside are raised. Times are seconds of one monotonic clock."""
+
+    def __init__(self, *, match: Mapping[str, str] | None = None, ttl_s: float = 6 * 3600.0) -> None:
+        """Only alerts that carry all labels of `match` count. `ttl_s` should exceed Alertmanager's repeat_interval."""
+        self._match = dict(match or {})
+        self._ttl = ttl_s
+        self._known: dict[str, _Known] = {}  # in the order of their last change
+
+    @property
+    def raised(self) -> list[Outside]:
+        return [known.outside for known in self._known.values() if known.raised]
+
+    def apply(self, alerts: Sequence[Alert], now: float) -> tuple[list[Outside], list[Outside]]:
+        """Newly raised and newly cleared alarms. Raises `WebhookError` 503, before any change, when too many are up."""
+        alerts = [alert for alert in alerts if self._match.items() <= alert.labels.items()]
+        firing = {alert.identity for alert in alerts if alert.status == "firing"}
+        up = {identity for identity, known in self._known.items() if known.raised}
+        if len(up | firing) > MAX_KNOWN:
+            raise WebhookError(503, f"{len(up | firing)} alarms at once; {MAX_KNOWN} are held")
+        raised: dict[str, Outside] = {}
+        cleared: dict[str, Outside] = {}
+        for alert in alerts:
+            self._apply(alert, now, raised, cleared)
+        self._forget()
+        return list(raised.values()), list(cleared.values())
+
+    def expire(self, now: float) -> list[Outside]:
+        """Alarms whose end did not come in `ttl_s`; they are cleared."""
+        ended = [known for known in self._known.values() if known.raised and now >= known.ends_at]
+        for known in ended:
+            known.raised = False
+        return [known.outside for known in ended]
+
+    def _apply(self, alert: Alert, now: float, raised: dict[str, Outside], cleared: dict[str, Outside]) -> None:
+        identity, began = alert.identity, alert.began
+        known = self._known.pop(identity, None)
+        if known is None:
+            name = f"alertmanager:{identity}"
+            outside = Outside(name, alert.labels.get("alertname", ""), alert.labels.get("model"))
+            known = _Known(outside, False, datetime.min.replace(tzinfo=UTC), inf)
+        self._known[identity] = known
+        if alert.status == "firing":
+            if not known.raised and began <= known.began:
+                return  # a delivery that its own end has overtaken
+            if not known.raised:
+                raised[identity] = known.outside
+                cleared.pop(identity, None)
+            known.raised, known.began, known.ends_at = True, max(began, known.began), now + self._ttl
+        elif began >= known.began:
+            if known.raised and raised.pop(identity, None) is None:
+                cleared[identity] = known.outside
+            known.raised, known.began = False, began
+
+    def _forget(self) -> None:
+        over = len(self._known) - MAX_KNOWN
+        for identity in [key for key, known in self._known.items() if not known.raised][: max(0, over)]:
+            del self._known[identity]
+
+
+def _digest(value: bytes) -> bytes:
+    return hashlib.sha256(value).digest()
