@@ -6,6 +6,7 @@ from typing import Any, Final
 
 import msgspec
 import numpy as np
+from numpy.typing import NDArray
 
 from schemas.columns import Column, fill_instants
 from schemas.errors import InvalidEvent
@@ -64,8 +65,7 @@ class Decoder:
             return
         start = len(rows)
         stop = start + len(bodies)
-        rows.positions[start:stop] = positions
-        rows.positions[start:stop] += first
+        rows.positions[start:stop] = positions + first
         columns = dict(zip(self._used, self._extract(bodies), strict=True))
         rows.keys += columns[self._wire.key] if self._wire.key is not None else [None] * len(bodies)
         bad: dict[int, InvalidEvent] = {}
@@ -76,17 +76,18 @@ class Decoder:
             target = rows.tensors[tensor][start:stop].reshape(len(bodies), -1)
             for field, left, right, column in fills:
                 bad |= column.fill(columns[field], target[:, left:right])
-        refused.update((start + row, error) for row, error in bad.items())
+        for row, error in bad.items():
+            refused[start + row] = error
 
     def _bodies(
         self, values: Sequence[bytes | None]
-    ) -> tuple[list[Any], Sequence[int], list[tuple[int, InvalidEvent]]]:
+    ) -> tuple[list[Any], NDArray[np.int64], list[tuple[int, InvalidEvent]]]:
         """What could be decoded, its positions, and what could not, with its positions."""
         decode, limit = self._decode, self.max_event_bytes
         try:
             bodies = [decode(value) for value in values if len(value) <= limit]  # type: ignore[arg-type]
             if len(bodies) == len(values):
-                return bodies, range(len(bodies)), []
+                return bodies, np.arange(len(bodies)), []
         except (msgspec.MsgspecError, ValueError, RecursionError, TypeError):
             pass  # found again below, where it is known whose it is
         bodies, positions, invalid = [], [], []
@@ -103,7 +104,7 @@ class Decoder:
                     positions.append(position)
                 except (msgspec.MsgspecError, ValueError, RecursionError) as error:
                     invalid.append((position, refusal(error, self._wire.fields)))
-        return bodies, positions, invalid
+        return bodies, np.array(positions, np.int64), invalid
 
 
 def _fills(spec: ModelSpec, features: Sequence[FeatureSpec]) -> list[tuple[str, int, int, Column]]:

@@ -14,6 +14,8 @@ Reason = Literal[
     "unknown_value",
     "undecompressable",
     "unscorable",
+    "late",
+    "shed",
 ]
 """Why a record became a dead letter. A closed set, since it is a metric label."""
 

@@ -17,13 +17,15 @@ class Score(msgspec.Struct, array_like=True, frozen=True, gc=False):
     """
 
     key: EventKey
-    score: float
+    score: float | None
+    """None where the event was skipped: `engine` is then "none" and `reason` says why."""
     model: str
     version: str
     engine: str
-    """Engine that produced the score: trt, ort, trees, light or constant."""
+    """Engine that produced the score: trt, ort, trees, light or constant, or a segment's "<segment>:<engine>"."""
     reason: str | None
-    """Why it was not the primary engine, None when it was."""
+    """Why it was not the primary engine, None when it was: "<engine>:error", ":hung", ":overdue", ":not_finite",
+    ":budget", ":cold" or ":breaker", "late:<policy>", "shed:<why>", "segment:<name>"."""
     topic: str
     partition: int
     offset: int
