@@ -20,7 +20,7 @@ from engines.plans import PRECISIONS, Precision
 from tests.models import random_batch, tiny_package
 
 GOOD = Parity(
-    rows=100,
+    rows=1000,
     not_finite=0,
     max_abs=0.0,
     p99_abs=0.0,
@@ -90,6 +90,11 @@ def test_a_plan_slower_than_what_it_is_compared_with_fails(other: str) -> None:
         f"throughput/{other if other == 'fp32' else 'serving'}",
     ]
     assert verdict(measured(at=fast(p99_us=109.0, rows_per_s=0.91e6)), **{other: measured("fp32")}) == []
+
+
+def test_on_few_rows_two_scores_may_swap_places() -> None:
+    for rows, ks, failed in ((100, 0.02, []), (100, 0.03, ["KS distance/onnx"]), (1000, 0.02, ["KS distance/onnx"])):
+        assert verdict(measured(parity=msgspec.structs.replace(GOOD, rows=rows, ks=ks))) == failed
 
 
 def test_a_check_without_a_value_never_passes() -> None:
