@@ -166,7 +166,8 @@ def _query(graph: Graph, net: Net, pair: Pair, params: Params) -> str:
 
 
 def _attended(graph: Graph, net: Net, params: Params) -> str:
-    """[n, sequences * embed]: steps weighted by a softmax of their score against the target."""
+    """[n, (sequences + pairs) * embed]: steps weighted by a softmax of their score against the target, and the product
+    of the result with the target."""
     layout = net.layout
     steps = {sequence.name: _steps(graph, sequence, params) for sequence in layout.sequences}
     keys = list(steps.values())
@@ -198,4 +199,7 @@ def _attended(graph: Graph, net: Net, params: Params) -> str:
         "Squeeze", [graph.add("MatMul", [weight3, key], "attention.pool"), graph.axes(1)], "attention.mean"
     )
     has_history = graph.add("ReduceMax", [mask], "attention.has_history", axes=[1], keepdims=1)
-    return graph.add("Mul", [pooled, has_history], "attention.pooled")
+    pooled = graph.add("Mul", [pooled, has_history], "attention.pooled")
+    columns = graph.constant("attention.columns", layout.compared(net.embed))
+    found = graph.add("Gather", [pooled, columns], "attention.found", axis=1)
+    return graph.add("Concat", [pooled, graph.add("Mul", [found, query], "attention.match")], "attention.out", axis=1)

@@ -72,7 +72,7 @@ def fit_trees(layout: Layout, tensors: Tensors, labels: Labels, *, trees: int, l
     sizes = tuple(_leaf_count(tree) for tree in booster.dump_model()["tree_info"])
     net = Net("lr", Layout((), (Ids(LEAF, "int32", (len(sizes),), sizes),), ()))
     epochs = 20 if len(labels) < 2000 else 5
-    params = fit(net, {LEAF: leaf}, labels, epochs=epochs, seed=seed, decay=1e-2)
+    params = fit(net, {LEAF: leaf}, labels, epochs=epochs, seed=seed)
     table = params[f"{LEAF}.table"][:, 0]
     weights = tuple(np.split(table, np.cumsum(sizes)[:-1]))
     return Trees(layout, rates, booster, weights, float(params["head.bias"][0]))
@@ -164,7 +164,8 @@ def _ensemble(trees: list[dict[str, Any]], weights: tuple[Floats, ...]) -> dict[
 
 def _not_above(threshold: float) -> float:
     """The largest float32 that is not above: for a float32 x, x <= threshold exactly when x <= it."""
-    rounded = np.float32(threshold)
+    with np.errstate(over="ignore"):
+        rounded = np.float32(threshold)
     if float(rounded) > threshold:
         rounded = np.nextafter(rounded, np.float32(-np.inf))
     return float(rounded)

@@ -82,6 +82,12 @@ class Layout:
     sequences: tuple[Sequence, ...]
     pairs: tuple[Pair, ...] = ()
 
+    def compared(self, embed: int) -> NDArray[np.int64]:
+        """[pairs * embed] columns of the sequences' joined embeddings that belong to the pairs, in their order."""
+        order = [sequence.name for sequence in self.sequences]
+        starts = [order.index(pair.sequence) * embed for pair in self.pairs]
+        return np.concatenate([np.arange(start, start + embed) for start in starts]).astype(np.int64)
+
     @classmethod
     def of(cls, spec: ModelSpec, pairs: Mapping[str, str] | None = None) -> "Layout":
         """Layout of a spec's tensors. `pairs`: sequence tensor -> feature that it is asked about.

@@ -59,8 +59,8 @@ def _linear(net: Net, params: Arrays, batch: Arrays, numbers: list[jax.Array]) -
 
 
 def _attended(net: Net, params: Arrays, batch: Arrays) -> jax.Array:
-    """[n, sequences * embed]. The scoring net sees step, target and their product; the difference that the paper adds
-    is a linear part of step and target already."""
+    """[n, (sequences + pairs) * embed]. The scoring net sees step, target and their product; the difference that the
+    paper adds is a linear part of step and target already."""
     layout = net.layout
     columns = {ids.name: ids for ids in layout.ids}
     steps = {part.name: params[f"{part.name}.table"][batch[part.name]] for part in layout.sequences}
@@ -81,8 +81,8 @@ def _attended(net: Net, params: Arrays, batch: Arrays) -> jax.Array:
     score = (hidden @ params["attention.head.weight"])[:, :, 0]
     mask = _mask(batch, layout.sequences[0])
     weight = jax.nn.softmax(score + (1.0 - mask) * MASK, axis=1)
-    pooled = (weight[:, :, None] * key).sum(1)
-    return pooled * mask.max(1, keepdims=True)
+    pooled = (weight[:, :, None] * key).sum(1) * mask.max(1, keepdims=True)
+    return jnp.concatenate([pooled, pooled[:, layout.compared(net.embed)] * query], axis=1)
 
 
 def _mask(batch: Arrays, sequence: Sequence) -> jax.Array:

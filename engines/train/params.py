@@ -31,7 +31,8 @@ class Net:
     lr: a weight a number and a weight an id (embeddings of width 1), summed; a sequence gives its mean weight.
     mlp: embeddings, mean-pooled over sequences, with the numbers through hidden layers of ReLU.
     din: the same, but a sequence is pooled by attention against the target (Zhou et al., "Deep Interest Network for
-    Click-Through Rate Prediction", 2018).
+    Click-Through Rate Prediction", 2018), and the product of what was found with the target is an input too: softmax
+    says where the best step is, not how good it is.
     """
 
     kind: Kind
@@ -48,7 +49,8 @@ class Net:
         if self.kind == "lr":
             return numbers
         ids = sum(part.columns for part in self.layout.ids)
-        return numbers + (ids + len(self.layout.sequences)) * self.embed
+        compared = len(self.layout.pairs) if self.kind == "din" else 0
+        return numbers + (ids + len(self.layout.sequences) + compared) * self.embed
 
     def start(self, seed: int) -> Params:
         """Random parameters: He-scaled layers, small embeddings, numbers taken as standardised already."""
@@ -58,12 +60,13 @@ class Net:
             params[f"{numbers.name}.mean"] = np.zeros(numbers.columns, np.float32)
             params[f"{numbers.name}.scale"] = np.ones(numbers.columns, np.float32)
         embed = 1 if self.kind == "lr" else self.embed
-        # An id that was never trained keeps its start, so the start must be near to no opinion.
-        spread = 0.0 if self.kind == "lr" else 0.05
-        for name, size in [(i.name, i.total) for i in self.layout.ids] + [
-            (s.name, s.size) for s in self.layout.sequences
-        ]:
-            params[f"{name}.table"] = _normal(rng, (size, embed), spread)
+        # An id that was never trained keeps its start, so the start must be near to no opinion. What attention
+        # compares must differ from the start: equal ids are then alike, and others are not, before any training.
+        near, apart = (0.0, 0.0) if self.kind == "lr" else (0.05, 0.5 if self.kind == "din" else 0.05)
+        for ids in self.layout.ids:
+            params[f"{ids.name}.table"] = _normal(rng, (ids.total, embed), near)
+        for sequence in self.layout.sequences:
+            params[f"{sequence.name}.table"] = _normal(rng, (sequence.size, embed), apart)
         if self.kind == "din":
             keys = len(self.layout.sequences) * self.embed
             query = len(self.layout.pairs) * self.embed

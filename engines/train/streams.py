@@ -16,9 +16,10 @@ TIP_FEATURES: Final = 32
 STREAMERS: Final = 300
 VIEWERS: Final = 3000
 GIFTS: Final = 40
-ADS: Final = 400
-AD_TOPICS: Final = 20
+ADS: Final = 120
+AD_TOPICS: Final = 12
 HISTORY: Final = 50
+CATEGORIES: Final = 100
 _CHUNK: Final = 1024
 
 
@@ -64,14 +65,13 @@ def tips(n: int, seed: int = 0, *, start_ms: int = 1_760_000_000_000) -> Iterato
 def ads(n: int, seed: int = 0, *, start_ms: int = 1_760_000_000_000) -> Iterator[Labelled]:
     """n ad requests as fields of `AdEvent`, each with 1 for a click, else 0 (about 25 %).
 
-    A user looks at ads of a few topics; every ad has one topic. A click is likely when the ad's topic is among those
-    of the user's history, which no sum over the ads of the history can tell. The first two numbers and the first
-    category count a little, linearly.
+    A user looks at ads of a few topics. A click is likely when this very ad stands in the user's history, which no sum
+    over the ads of the history can tell. The first two numbers and the first category count a little, linearly.
     """
     rng = np.random.default_rng(seed)
     topic = np.arange(ADS) % AD_TOPICS
     by_topic = [np.flatnonzero(topic == t) for t in range(AD_TOPICS)]
-    appeal = rng.normal(0, 0.4, 1000)
+    appeal = rng.normal(0, 0.4, CATEGORIES)
     time_ms = float(start_ms)
     for first in range(0, n, _CHUNK):
         size = min(_CHUNK, n - first)
@@ -82,12 +82,12 @@ def ads(n: int, seed: int = 0, *, start_ms: int = 1_760_000_000_000) -> Iterator
         interests[aimed, 0] = topic[ad[aimed]]
         lengths = rng.integers(0, HISTORY + 1, size)
         numeric = np.exp(rng.standard_normal((size, 13))).astype("<f4")
-        categorical = (rng.random((size, 26)) ** 3 * 1000).astype("<i4")
+        categorical = (rng.random((size, 26)) ** 3 * CATEGORIES).astype("<i4")
         times = time_ms + np.cumsum(rng.exponential(5.0, size))
         time_ms = float(times[-1])
         for i in range(size):
             history = _history(rng, by_topic, interests[i], int(lengths[i]))
-            wanted = bool((topic[history] == topic[ad[i]]).any())
+            wanted = bool((history == ad[i]).any())
             logit = -2.4 + 2.6 * wanted + 0.3 * np.log(numeric[i, 0] / numeric[i, 1]) + appeal[categorical[i, 0]]
             yield (
                 {

@@ -63,7 +63,7 @@ def train_model(
     if kind == "din" and sample not in PAIRS:
         raise LoadError(f"sample {sample!r} has no sequence to attend to; choose lr or mlp, or one of {[*PAIRS]}")
     training, held_out = split(load(sample, rows_wanted=rows, seed=seed, data=data), seed)
-    passes = epochs or (20 if len(training) < _FEW_ROWS else 6)
+    passes = epochs or (20 if len(training) < _FEW_ROWS else 5)
     parts = _fit(sample, kind, training, held_out, passes, seed)
     spec = builtin(sample)
     files = {part.file: part.data for part in parts} | {"spec.toml": spec.dumps()}
@@ -94,7 +94,7 @@ def train_model(
 def _fit(sample: str, kind: Kind, training: Dataset, held_out: Dataset, epochs: int, seed: int) -> list[_Part]:
     layout = Layout.of(builtin(sample), PAIRS.get(sample))
     linear = Net("lr", layout)
-    weights = fit(linear, training.tensors, training.labels, epochs=epochs, seed=seed, rate=1e-2)
+    weights = fit(linear, training.tensors, training.labels, epochs=epochs, seed=seed)
     linear_scores = predict(linear, weights, held_out.tensors)
     net, params, scores = linear, weights, linear_scores
     if kind != "lr":
