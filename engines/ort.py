@@ -62,7 +62,7 @@ class OrtEngine:
         if self._session is None:
             raise RunError(f"{self.name} {self.version}: the engine is closed")
         try:
-            [scores] = self._session.run(self._outputs, features)
+            [scores] = self._session.run(self._outputs, dict(features))
         except Exception as error:  # the runtime's exceptions have no base class of their own
             if "bad_alloc" in str(error) or "allocate memory" in str(error):
                 raise OutOfMemory(f"{n} rows: {error}") from error
@@ -74,6 +74,8 @@ class OrtEngine:
 
 
 def _load(path: Path, threads: int) -> onnxruntime.InferenceSession:
+    if threads < 1:  # the runtime takes 0 for all cores
+        raise LoadError(f"{path}: threads is {threads}; give 1 or more")
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = threads
     options.inter_op_num_threads = 1

@@ -119,6 +119,11 @@ def test_threads_are_pinned_and_do_not_spin(tmp_path: Path) -> None:
     assert engine._session.get_providers() == ["CPUExecutionProvider"]
 
 
+def test_threads_are_never_left_to_the_runtime(tmp_path: Path) -> None:
+    with pytest.raises(LoadError, match="threads is 0; give 1 or more"):
+        OrtEngine(tiny_package(tmp_path), threads=0)
+
+
 def test_closed_engine_opens_no_session(tmp_path: Path) -> None:
     engine = OrtEngine(tiny_package(tmp_path))
     engine.close()
