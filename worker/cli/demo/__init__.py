@@ -94,8 +94,11 @@ def _sources(prefix: str) -> list[Any]:
 
 
 def _config(plan: Any, packages: dict[str, Any], budget_ms: float) -> dict[str, Any]:
-    """What the worker is told. The embedded broker answers a waiting fetch only when its time is over."""
-    wait_ms = 5 if plan.embedded else 20
+    """What the worker is told.
+
+    The embedded broker answers a waiting fetch only when its time is over, and a first join after half of the session
+    timeout.
+    """
     topics = [
         {
             "name": source.topic,
@@ -106,5 +109,7 @@ def _config(plan: Any, packages: dict[str, Any], budget_ms: float) -> dict[str, 
         for source in plan.sources
     ]
     group = f"scorelane-demo-{secrets.token_hex(3)}"
-    kafka = {"bootstrap_servers": plan.bootstrap, "group_id": group, "fetch_max_wait_ms": wait_ms}
+    kafka: dict[str, Any] = {"bootstrap_servers": plan.bootstrap, "group_id": group}
+    if plan.embedded:
+        kafka |= {"fetch_max_wait_ms": 5, "session_timeout_ms": 6000, "heartbeat_interval_ms": 1500}
     return {"kafka": kafka, "topics": topics, "worker": {"lanes": 2}}

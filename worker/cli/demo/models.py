@@ -20,7 +20,7 @@ KIND = "mlp"
 
 def model(sample: str, say: Callable[[str], None]) -> Package:
     """The package of a sample. Raises `click.ClickException` with the trainer's words when it cannot be trained."""
-    directory = cache() / "models" / sample / _version(sample)
+    directory = cache() / "models" / sample / version(sample)
     try:
         return Package.open(directory)
     except LoadError:
@@ -48,7 +48,7 @@ def criteo_file() -> Path | None:
     return path if path.is_file() else None
 
 
-def _version(sample: str) -> str:
+def version(sample: str) -> str:
     """Another trainer or another spec makes another model."""
     digest = hashlib.sha256(builtin(sample).dumps())
     for path in sorted((Path(engines.__file__).parent / "train").glob("*.py")):
