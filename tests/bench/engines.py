@@ -136,7 +136,7 @@ def rate(steps: Sequence[Step], inputs: Sequence[Features], seconds: float) -> f
 
 
 def runner_rate(model: Model, wait: str, streams: int, inputs: Sequence[Features], seconds: float) -> float:
-    """Batches a second through runners, all fed by this thread as by the worker's event loop: one hop there and back."""
+    """Batches a second through runners, all fed by this thread as by the worker's event loop."""
     runners = [Runner(model.engines[wait].open_session(), name=f"lane-{i}") for i in range(streams)]
     free: SimpleQueue[Runner] = SimpleQueue()
     failed: list[BaseException] = []
