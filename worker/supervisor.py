@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 
 from worker.tether import Tether
 
-log = logging.getLogger(__name__)
+log = logging.getLogger("scorelane.supervisor")
 
 USAGE_ERROR = 2
 """Exit code of a child whose configuration is wrong: the next start would end the same way."""
