@@ -28,7 +28,7 @@ test: lint
 	$(BIN)/python -m pytest -m "not bench" $(ARGS)
 
 bench: $(STAMP)
-	$(BIN)/python -m pytest -m bench -s $(ARGS)
+	$(BIN)/python -m tests.bench $(ARGS)
 
 demo: $(STAMP)
 	$(BIN)/scorelane demo $(ARGS)

@@ -22,11 +22,12 @@ Configuration = Mapping[str, Section | Sequence[Section]]
 class Worker:
     """Starts at once; `wait_ready` before relying on it."""
 
-    def __init__(self, config: Configuration, directory: Path, name: str = "worker") -> None:
+    def __init__(self, config: Configuration, directory: Path, name: str = "worker", cpus: str | None = None) -> None:
         port = free_port()
         file = directory / f"{name}.toml"
         file.write_text(to_toml({**config, "admin": {"port": port}}))
-        command = (sys.executable, "-m", "worker.cli", "run", "--config", str(file))
+        pin = ("taskset", "-c", cpus) if cpus else ()
+        command = (*pin, sys.executable, "-m", "worker.cli", "run", "--config", str(file))
         self._url = f"http://127.0.0.1:{port}"
         self._process = Process(command, directory / f"{name}.log", os.environ | {"PYTHONUNBUFFERED": "1"})
         self.pid = self._process.pid

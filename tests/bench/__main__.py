@@ -1,0 +1,125 @@
+"""Measurements on a real Kafka, printed as ratios: `python -m tests.bench [--quick]`.
+
+Throughput: a worker with the light model on one CPU, beside the raw loop (tests/bench/raw.py) on the same CPU with the
+same events, model, scores and acknowledgements; the broker has the other CPU. Runs are interleaved, medians are shown.
+Latency: an open loop at 30 % of the worker's throughput, from each event's intended send time to its score's append.
+"""
+
+import argparse
+import os
+import sys
+import tempfile
+from pathlib import Path
+from statistics import median
+
+from rich.console import Console
+from rich.table import Table
+
+from tests.bench.events import SIZES, package, preload
+from tests.bench.runs import OTHER_CPU, PARTITIONS, Bench, Kind, Latency, Settings, Throughput
+from tests.kafka import jars
+from tests.kafka.broker import Broker
+from tests.kafka.client import Client
+
+KINDS: tuple[Kind, Kind] = ("raw", "worker")
+
+
+def main() -> int:
+    options = _options()
+    if reason := jars.missing():
+        print(f"bench: {reason}", file=sys.stderr)
+        return 2
+    if len(os.sched_getaffinity(0)) < 2:
+        print("bench: two CPUs are needed, one for the worker and one for the broker", file=sys.stderr)
+        return 2
+    os.sched_setaffinity(0, {int(OTHER_CPU)})
+    broker = Broker(heap_mb=1024, cpus=OTHER_CPU, quick_start=False)
+    try:
+        broker.start()
+        client = Client(broker.bootstrap)
+        try:
+            with tempfile.TemporaryDirectory(prefix="scorelane-bench-") as directory:
+                _measure(client, Path(directory), options)
+        finally:
+            client.close()
+    finally:
+        broker.close()
+    return 0
+
+
+def _measure(kafka: Client, directory: Path, options: argparse.Namespace) -> None:
+    console = Console()
+    kafka.warm_up()
+    kafka.create_topic("bench.dead")
+    bench = Bench(kafka, directory, Settings(options.max_batch, options.lanes, options.budget_ms))
+    packages = {size: package(directory, size).path for size in options.sizes}
+    actual = {size: preload(kafka, f"events-{size}", PARTITIONS, size, options.events) for size in options.sizes}
+    rates: dict[tuple[Kind, int], list[Throughput]] = {(kind, size): [] for kind in KINDS for size in options.sizes}
+    for repeat in range(options.repeats):
+        for size in options.sizes:
+            # The order alternates, so that neither always has the warmer broker.
+            for kind in KINDS if repeat % 2 == 0 else reversed(KINDS):
+                rates[kind, size].append(bench.throughput(kind, f"events-{size}", packages[size], options.events))
+    _show_throughput(console, rates, actual)
+    if options.seconds > 0:
+        size = 528 if 528 in options.sizes else options.sizes[0]
+        rate = 0.3 * median(run.events_per_s for run in rates["worker", size])
+        latencies = {kind: bench.latency(kind, size, packages[size], rate, options.seconds) for kind in KINDS}
+        _show_latency(console, latencies, size, rate, options.budget_ms)
+
+
+def _show_throughput(
+    console: Console, rates: dict[tuple[Kind, int], list[Throughput]], actual: dict[int, float]
+) -> None:
+    table = Table("bytes", "raw loop/s", "worker/s", "worker : raw", "each run", "CPU us raw", "CPU us worker")
+    for size, mean_bytes in actual.items():
+        raw, worker = rates["raw", size], rates["worker", size]
+        ratios = [mine.events_per_s / theirs.events_per_s for mine, theirs in zip(worker, raw, strict=True)]
+        base, ours = (median(run.events_per_s for run in runs) for runs in (raw, worker))
+        table.add_row(
+            f"{mean_bytes:.0f}",
+            f"{base:,.0f}",
+            f"{ours:,.0f}",
+            f"{ours / base:.2f}",
+            " ".join(f"{ratio:.2f}" for ratio in ratios),
+            *(f"{median(run.cpu_us for run in runs):.2f}" for runs in (raw, worker)),
+        )
+    console.print("events a second on one core, light model, end to end on Apache Kafka (at least 0.7 is wanted)")
+    console.print(table)
+
+
+def _show_latency(console: Console, latencies: dict[Kind, Latency], size: int, rate: float, budget_ms: float) -> None:
+    table = Table("", "events", "p50 ms", "p99 ms", "p99.9 ms", "missed", "p99 : budget")
+    for kind, latency in latencies.items():
+        table.add_row(
+            kind,
+            f"{latency.events:,}",
+            *(f"{value:.0f}" for value in (latency.p50_ms, latency.p99_ms, latency.p999_ms)),
+            f"{100 * latency.missed:.3f} %",
+            f"{latency.p99_ms / budget_ms:.2f}",
+        )
+    console.print(
+        f"added latency at {rate:,.0f} events of {size} bytes a second, 30 % of the worker's throughput, open loop; "
+        f"budget {budget_ms:.0f} ms (p99 within it and less than 0.1 % missed are wanted)"
+    )
+    console.print(table)
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m tests.bench", description="Measurements, printed as ratios.")
+    parser.add_argument("--quick", action="store_true", help="fewer events and repetitions, for a first look")
+    parser.add_argument("--sizes", type=int, nargs="+", choices=SIZES, default=list(SIZES), help="bytes of an event")
+    parser.add_argument("--events", type=int, default=400_000, help="events of one throughput run")
+    parser.add_argument("--repeats", type=int, default=5, help="runs of each kind and size")
+    parser.add_argument("--seconds", type=float, default=10.0, help="length of a latency run, 0 for none")
+    parser.add_argument("--max-batch", type=int, default=1024)
+    parser.add_argument("--lanes", type=int, default=4)
+    parser.add_argument("--budget-ms", type=float, default=50.0)
+    options = parser.parse_args()
+    if options.quick:
+        options.events, options.repeats, options.seconds = 100_000, 1, 5.0
+    return options
+
+
+if __name__ == "__main__":
+    sys.exit(main())
