@@ -22,10 +22,20 @@ HEADER = """\
 def example() -> str:
     """A file that loads, with every key."""
     parts = [HEADER]
-    for section, kind in get_type_hints(Config).items():
-        struct, header = (get_args(kind)[0], f"[[{section}]]") if get_origin(kind) is tuple else (kind, f"[{section}]")
-        parts.append(_section(struct, header))
+    hints = get_type_hints(Config)
+    for field in msgspec.structs.fields(Config):
+        struct = _tables(hints[field.name])
+        if struct is None:
+            parts.append(_section(hints[field.name], f"[{field.name}]"))
+        else:
+            parts.append(_section(struct, f"[[{field.name}]]", optional=not field.required))
     return "\n".join(parts)
+
+
+def _tables(kind: Any) -> type[msgspec.Struct] | None:
+    """The struct of which `kind` is a list of tables, None when it is no such list."""
+    element = get_args(kind)[0] if get_origin(kind) is tuple else None
+    return element if isinstance(element, type) and issubclass(element, msgspec.Struct) else None
 
 
 def documentation(struct: type[msgspec.Struct]) -> dict[str, str]:
@@ -40,18 +50,26 @@ def documentation(struct: type[msgspec.Struct]) -> dict[str, str]:
     return found
 
 
-def _section(struct: type[msgspec.Struct], header: str) -> str:
-    about = (inspect.getdoc(struct) or "").partition(": ")[2]
-    lines = [f"# {about[:1].upper()}{about[1:]}", header]
+def _section(struct: type[msgspec.Struct], header: str, *, optional: bool = False) -> str:
+    """A table with every key; an `optional` one is shown behind "#" as a whole. Tables inside it come last."""
+    about = (inspect.getdoc(struct) or "").removeprefix(f"{header}: ")
+    lines = [f"# {about[:1].upper()}{about[1:]}", f"#{header}" if optional else header]
     documented = documentation(struct)
+    hints = get_type_hints(struct)
+    inner = []
     for field in msgspec.structs.fields(struct):
+        if (tables := _tables(hints[field.name])) is not None:
+            inner.append(_section(tables, f"[[{header.strip('[]')}.{field.name}]]", optional=True))
+            continue
         lines += textwrap.wrap(documented[field.name], WIDTH, initial_indent="# ", subsequent_indent="# ")
         if field.required:
-            lines.append(f"{field.name} = {_toml(REQUIRED[field.name])}")
+            lines.append(
+                f"{'#' if optional else ''}{field.name} = {_toml('...' if optional else REQUIRED[field.name])}"
+            )
         else:
             default = field.default_factory() if field.default is msgspec.NODEFAULT else field.default
             lines.append(f"#{field.name} = {_toml(default)}")
-    return "\n".join(lines) + "\n"
+    return "\n".join(["\n".join(lines) + "\n", *inner])
 
 
 def _toml(value: Any) -> str:

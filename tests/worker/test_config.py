@@ -231,7 +231,13 @@ def test_the_example_loads_and_its_comments_are_the_defaults(tmp_path: Path) -> 
         assert shown[section] == msgspec.to_builtins(getattr(config, section))
     (topic,), (resolved,) = shown["topics"], config.topics
     derived = {"model": "models/tipping", "fallback": ["light"], "scores": "", "dead_letters": "", "score_format": ""}
-    assert topic == msgspec.to_builtins(resolved) | derived
+    expected = msgspec.to_builtins(resolved) | derived
+    # Tables inside a topic are shown with a first entry, where the default is to have none.
+    tables = {key for key, value in topic.items() if isinstance(value, list) and value and isinstance(value[0], dict)}
+    assert all(expected[key] == () for key in tables)
+    assert {key: topic[key] for key in topic.keys() - tables} == {
+        key: expected[key] for key in expected.keys() - tables
+    }
 
 
 # What aiokafka gets
