@@ -1,29 +1,39 @@
-"""/healthz, /readyz and /metrics over HTTP."""
+"""/healthz, /readyz, /metrics and Alertmanager's webhook over HTTP."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from aiohttp import web
 
 from worker.errors import WorkerError
 from worker.metrics import Metrics
+from worker.webhook import MAX_BODY_BYTES, WebhookError
 
 
 class Admin:
     """Answers from start-up to the very end of a drain, so that an orchestrator sees why a worker is not ready."""
 
     def __init__(
-        self, host: str, port: int, *, live: Callable[[], list[str]], ready: Callable[[], list[str]], metrics: Metrics
+        self,
+        host: str,
+        port: int,
+        *,
+        live: Callable[[], list[str]],
+        ready: Callable[[], list[str]],
+        receive: Callable[[Mapping[str, str], bytes], int],
+        metrics: Metrics,
     ) -> None:
-        """`live` and `ready` give the reasons against; no reason is a yes."""
+        """`live` and `ready` give the reasons against; no reason is a yes. `receive` takes Alertmanager's webhook."""
         self._host = host
         self._port = port
         self._metrics = metrics
-        application = web.Application(client_max_size=1 << 20)
+        self._receive = receive
+        application = web.Application(client_max_size=MAX_BODY_BYTES)
         application.add_routes(
             [
                 web.get("/healthz", lambda _: _answer(live())),
                 web.get("/readyz", lambda _: _answer(ready())),
                 web.get("/metrics", self._exposition),
+                web.post("/alarms", self._alarms),
             ]
         )
         self._runner = web.AppRunner(application, access_log=None)
@@ -41,6 +51,14 @@ class Admin:
 
     async def stop(self) -> None:
         await self._runner.cleanup()
+
+    async def _alarms(self, request: web.Request) -> web.Response:
+        body = await request.read()
+        try:
+            changed = self._receive(request.headers, body)
+        except WebhookError as error:
+            return web.Response(status=error.status, text=f"{error}\n")
+        return web.Response(text=f"{changed} alarms changed\n")
 
     async def _exposition(self, _: web.Request) -> web.Response:
         return web.Response(

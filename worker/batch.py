@@ -10,6 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from schemas.rows import Rows, Tensors
+from worker.classes import ShedPolicy
+from worker.edf import ranges
 from worker.ledger import LedgerEntry
 
 if TYPE_CHECKING:
@@ -50,6 +52,8 @@ class Chunk:
     """Record timestamp of each row."""
     deadlines: NDArray[np.float64]
     entry: LedgerEntry
+    arrived_at: float
+    """Monotonic second of the poll."""
     fenced: Callable[[], bool]
     """True once the partition is no longer this worker's: its rows are neither published nor settled."""
     nbytes: int
@@ -77,18 +81,12 @@ class Batch:
 
     segments: list[Segment]
     closed_by: str
-    """Why the batch was closed: full, due, idle or drain."""
+    """Why the batch was closed: full, due, idle or drain; or why it was shed: quota, full, overload or timeout."""
+    shed: ShedPolicy | None = None
+    """What becomes of the rows, where they are not to be scored by the primary engine."""
 
     def __len__(self) -> int:
         return sum(segment.stop - segment.start for segment in self.segments)
-
-    @property
-    def earliest_deadline(self) -> float:
-        """Monotonic seconds, infinity for a batch without rows."""
-        return min(
-            (float(s.chunk.deadlines[s.start : s.stop].min()) for s in self.segments if s.stop > s.start),
-            default=np.inf,
-        )
 
     def deadlines(self) -> NDArray[np.float64]:
         return np.concatenate([s.chunk.deadlines[s.start : s.stop] for s in self.segments])
@@ -100,6 +98,18 @@ class Batch:
             return {name: tensor[start:stop] for name, tensor in chunk.rows.tensors.items()}
         parts = [(s.chunk.rows.tensors, s.start, s.stop) for s in self.segments if s.stop > s.start]
         return {name: np.concatenate([t[name][a:b] for t, a, b in parts]) for name in parts[0][0]} if parts else {}
+
+    def select(self, rows: NDArray[np.int64]) -> Batch:
+        """The batch of these rows (ascending indices), without the segments that have none."""
+        wanted = np.zeros(len(self), dtype=np.bool_)
+        wanted[rows] = True
+        segments: list[Segment] = []
+        at = 0
+        for chunk, start, stop in self.segments:
+            inside = np.flatnonzero(wanted[at : at + stop - start])
+            segments += [Segment(chunk, start + a, start + b) for a, b in ranges(inside)]
+            at += stop - start
+        return Batch(segments, self.closed_by, self.shed)
 
     def split(self) -> tuple[Batch, Batch]:
         """Two batches of half the rows each, for finding the row that an engine refuses. Needs at least two rows."""
@@ -113,4 +123,4 @@ class Batch:
                 left.append(Segment(chunk, start, cut))
             if stop > cut:
                 right.append(Segment(chunk, cut, stop))
-        return Batch(left, self.closed_by), Batch(right, self.closed_by)
+        return Batch(left, self.closed_by, self.shed), Batch(right, self.closed_by, self.shed)

@@ -1,9 +1,13 @@
 """When a batch closes and what is in it. Pure: time is an argument."""
 
-from collections import deque
+from collections.abc import Sequence
 from typing import Final, Literal
 
+import numpy as np
+from numpy.typing import NDArray
+
 from worker.batch import Batch, Chunk, Segment
+from worker.classes import Classes, ClassPolicy, Shed
 from worker.service_time import ServiceTime
 
 ClosedBy = Literal["full", "due", "idle", "drain"]
@@ -11,81 +15,92 @@ CLOSED_BY: Final[tuple[ClosedBy, ...]] = ("full", "due", "idle", "drain")
 
 
 class Batcher:
-    """One lane's waiting rows, first in first out.
+    """One lane's waiting rows: earliest deadline first inside a class, weighted fair share between classes.
 
     A batch closes when it is full; when the earliest deadline minus the predicted time to score and publish it has
     come; at once while the device idles (whoever calls `take` then has nothing more to wait for); and when draining.
     """
 
-    def __init__(self, max_batch: int, scoring: ServiceTime, publishing: ServiceTime) -> None:
+    def __init__(
+        self, max_batch: int, classes: Sequence[ClassPolicy], scoring: ServiceTime, publishing: ServiceTime
+    ) -> None:
         self.max_batch = max_batch
-        self.rows = 0
-        """Rows waiting."""
+        self._policies = classes
         self._scoring = scoring
         self._publishing = publishing
-        self._chunks: deque[Chunk] = deque()
-        self._taken = 0  # rows of the first chunk that are already in a batch
-        self._earliest: deque[float] = deque()  # per chunk, of its rows not yet taken
+        self._classes: Classes[Chunk] = Classes(classes, max_rows=UNBOUNDED)
+        self._bare: list[Chunk] = []  # chunks of undecodable records only
+
+    @property
+    def rows(self) -> int:
+        """Rows waiting."""
+        return self._classes.rows
 
     @property
     def waiting(self) -> bool:
         """Whether any record waits, scorable or not."""
-        return bool(self._chunks)
+        return bool(self._bare) or self._classes.rows > 0
 
-    def offer(self, chunk: Chunk) -> None:
-        self._chunks.append(chunk)
-        self._earliest.append(float(chunk.deadlines.min()) if len(chunk.rows) else float("inf"))
-        self.rows += len(chunk.rows)
+    @property
+    def oldest(self) -> float:
+        """When the longest waiting row was offered, infinity when none waits."""
+        return self._classes.oldest
+
+    def offer(self, chunk: Chunk, ranks: int | NDArray[np.intp], now: float) -> list[Batch]:
+        """Take a chunk in, row i into class `ranks[i]` (or all into one). Returns what is shed for it."""
+        rows = len(chunk.rows)
+        if not rows:
+            self._bare.append(chunk)
+            return []
+        return _batches(self._classes.offer(chunk, chunk.deadlines, ranks, chunk.nbytes / rows, now))
+
+    def expire(self, now: float) -> list[Batch]:
+        """What has waited for its class's timeout and is shed. To be called before `closes`."""
+        return _batches(self._classes.expire(now))
 
     @property
     def due_at(self) -> float:
         """Monotonic second at which the next batch must close; infinity when nothing waits."""
-        if not self._chunks:
-            return float("inf")
         rows = min(self.rows, self.max_batch)
-        return min(self._earliest) - (self._scoring.predict(rows) + self._publishing.predict(rows) if rows else 0.0)
+        if not rows:
+            return -float("inf") if self._bare else float("inf")
+        return self._classes.earliest - self._scoring.predict(rows) - self._publishing.predict(rows)
 
     def closes(self, now: float, *, idle: bool, draining: bool = False) -> ClosedBy | None:
         """Why the next batch is to be taken now, None while it should go on filling."""
-        if not self._chunks:
+        if not self.waiting:
             return None
         if self.rows >= self.max_batch:
             return "full"
         if draining:
             return "drain"
-        if idle or self.rows == 0:  # a chunk of undecodable records only needs no device
+        if idle or not self.rows:  # undecodable records need no device
             return "idle"
         return "due" if now >= self.due_at else None
 
-    def take(self, closed_by: ClosedBy) -> Batch:
+    def take(self, closed_by: ClosedBy, now: float) -> Batch:
         """The next batch, at most `max_batch` rows. Raises IndexError when nothing waits."""
-        segments: list[Segment] = []
-        room = self.max_batch
-        if not self._chunks:
+        if not self.waiting:
             raise IndexError("take from an empty batcher")
-        while self._chunks:
-            chunk = self._chunks[0]
-            start, total = self._taken, len(chunk.rows)
-            stop = min(start + room, total)
-            if stop == start and total:
-                break
-            segment = Segment(chunk, start, stop)
-            segments.append(segment)
-            room -= stop - start
-            self.rows -= stop - start
-            if stop < total:
-                self._taken = stop
-                self._earliest[0] = float(chunk.deadlines[stop:].min())
-                break
-            self._chunks.popleft()
-            self._earliest.popleft()
-            self._taken = 0
+        segments = [Segment(chunk, 0, 0) for chunk in self._bare]
+        self._bare.clear()
+        for pick in self._classes.take(self.max_batch, now):
+            segments += [Segment(pick.source, start, stop) for start, stop in pick.ranges()]
         return Batch(segments, closed_by)
 
     def drop(self) -> int:
         """Forget everything that waits (its partitions are gone). Returns the rows dropped."""
         dropped = self.rows
-        self._chunks.clear()
-        self._earliest.clear()
-        self._taken = self.rows = 0
+        self._classes = Classes(self._policies, max_rows=UNBOUNDED)
+        self._bare.clear()
         return dropped
+
+
+UNBOUNDED: Final = 1 << 62
+"""All classes together are bounded by the lane, which is not polled when it is full."""
+
+
+def _batches(shed: list[Shed[Chunk]]) -> list[Batch]:
+    return [
+        Batch([Segment(s.pick.source, start, stop) for start, stop in s.pick.ranges()], s.why, s.policy) for s in shed
+    ]

@@ -161,8 +161,14 @@ class Classes[T]:
 
     def _shares(self, rows: int, now: float) -> list[int]:
         """Rows for each class: those with the lowest virtual times are raised to one level."""
+        shares = [0] * len(self.policies)
+        waits = [rank for rank, queue in enumerate(self._queues) if queue.rows]
+        if len(waits) <= 1:  # nothing to share: the usual case, for which all that follows would be too dear
+            for rank in waits:
+                self._serve(rank, rows, [policy.weight for policy in self.policies], shares)
+                self._level = max(self._level, self._virtual[rank])
+            return shares
         weights = [self._weight(rank, now) for rank in range(len(self.policies))]
-        shares = [0] * len(weights)
         while rows > 0:
             open_ranks = [rank for rank, queue in enumerate(self._queues) if queue.rows > shares[rank]]
             lowest = min(open_ranks, key=lambda rank: (self._virtual[rank], rank))

@@ -15,6 +15,8 @@ from typing import Annotated, Any, Literal, Self
 import msgspec
 from msgspec import Meta
 
+from worker.config_quality import AlarmConfig, BreakerConfig, ClassConfig, SegmentConfig
+
 Positive = Annotated[int, Meta(ge=1)]
 Milliseconds = Annotated[int, Meta(ge=1, le=86_400_000)]
 TopicName = Annotated[str, Meta(pattern=r"^[a-zA-Z0-9._-]{1,249}$")]
@@ -146,6 +148,18 @@ class TopicConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     """Most events of one batch."""
     threads: Annotated[int, Meta(ge=1, le=256)] = 1
     """Threads of one CPU engine."""
+    primary_above_ms: Annotated[float, Meta(ge=0)] | Literal["predicted"] = "predicted"
+    """Remaining budget that an event must have for the primary engine; with less the next engine scores it at once.
+    "predicted": what the batch is expected to take. 0: always the primary first."""
+    late: Literal["score", "light", "skip", "dead_letter"] = "score"
+    """Events that are past their deadline when they are reached: scored all the same, scored by the last engine of the
+    chain, published without a score, or dead-lettered."""
+    service_class: str = ""
+    """Class of events without a header `class`; one of [[classes]]. Default: the first."""
+    cold_start: Literal["wait", "light"] = "wait"
+    """Until the primary engine is loaded and warm: not ready, or ready with the fallback engines answering."""
+    segments: tuple[SegmentConfig, ...] = ()
+    """[[topics.segments]] tables: groups of events with models of their own."""
 
     def __post_init__(self) -> None:
         for field, default in (
@@ -197,6 +211,9 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     kafka: KafkaConfig
     topics: tuple[TopicConfig, ...]
     worker: WorkerConfig = WorkerConfig()
+    classes: tuple[ClassConfig, ...] = ()
+    breaker: BreakerConfig = BreakerConfig()
+    alarms: AlarmConfig = AlarmConfig()
     admin: AdminConfig = AdminConfig()
 
     @classmethod

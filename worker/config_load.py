@@ -13,7 +13,15 @@ from worker.config import SECRETS, Config, ConfigError, Problem
 from worker.config_rules import rules
 
 PREFIX = "SCORELANE_"
-PATHS = ("model", "ssl_cafile", "ssl_certfile", "ssl_keyfile", "sasl_password_file", "sasl_token_file")
+PATHS = (
+    "model",
+    "ssl_cafile",
+    "ssl_certfile",
+    "ssl_keyfile",
+    "sasl_password_file",
+    "sasl_token_file",
+    "webhook_token_file",
+)
 # Kubernetes describes each Service to every pod: a Service named scorelane-admin sets SCORELANE_ADMIN_PORT=tcp://...
 _SERVICE_LINK = re.compile(r"_SERVICE_(HOST|PORT(_.+)?)$|_PORT_\d+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?$")
 _SERVICE_URL = re.compile(r"^(tcp|udp|sctp)://")

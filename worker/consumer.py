@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
 from aiokafka import AIOKafkaConsumer, TopicPartition
@@ -12,6 +12,7 @@ from aiokafka.abc import ConsumerRebalanceListener
 from aiokafka.coordinator.assignors.roundrobin import RoundRobinPartitionAssignor
 from aiokafka.errors import KafkaError
 
+from worker.batch import Record
 from worker.binding import bind
 from worker.clock import Clock
 from worker.committer import Committer
@@ -191,7 +192,7 @@ class Consumer(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafka has
         except Exception as error:
             self._failure = error
 
-    def _take_in(self, polled: Mapping[TopicPartition, list[object]]) -> None:
+    def _take_in(self, polled: Mapping[TopicPartition, Sequence[Record]]) -> None:
         if not self._open:
             return
         for tp, records in polled.items():
@@ -199,7 +200,7 @@ class Consumer(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafka has
             if partition is None:
                 continue
             partition.taken += len(records)
-            partition.lane.offer(self._topics[tp.topic].decode(partition, records))  # type: ignore[arg-type]
+            self._topics[tp.topic].take_in(partition, records)
 
     async def _wait_for_room(self) -> None:
         try:

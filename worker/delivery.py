@@ -6,11 +6,12 @@ import numpy as np
 
 from schemas.dead_letter import DeadLetter
 from schemas.errors import InvalidEvent
+from worker.alarms import Alarms
 from worker.batch import Record, Segment
 from worker.clock import Clock
 from worker.config import TopicConfig
-from worker.dispatcher import Outcome
 from worker.metrics import Metrics
+from worker.outcome import SKIPPED, Outcome
 from worker.publisher import Delivery, Headers, Messages, Publisher
 from worker.scores import ScoreEncoder
 
@@ -28,6 +29,7 @@ class DeliveryDesk:
         *,
         publisher: Publisher,
         encoder: ScoreEncoder,
+        alarms: Alarms,
         dead_letter_max_bytes: int,
         metrics: Metrics,
         clock: Clock,
@@ -35,6 +37,7 @@ class DeliveryDesk:
         self._config = config
         self._publisher = publisher
         self._encoder = encoder
+        self._alarms = alarms
         self._dead_letter_max_bytes = dead_letter_max_bytes
         self._metrics = metrics
         self._clock = clock
@@ -75,7 +78,9 @@ class DeliveryDesk:
                     for _, error in segment.chunk.rows.invalid:
                         metrics.dead_letters.labels(topic, error.reason).inc()
             if outcome.refused is not None:
-                metrics.dead_letters.labels(topic, outcome.refused.reason).inc()
+                metrics.dead_letters.labels(topic, outcome.refused.reason).inc(rows)
+            elif outcome.engine == SKIPPED:
+                metrics.skipped.labels(topic, _cause(outcome)).inc(rows)
             elif rows:
                 metrics.batches.labels(topic, outcome.batch.closed_by).inc()
                 metrics.batch_rows.observe_one(rows, topic)
@@ -85,7 +90,8 @@ class DeliveryDesk:
                 if late:
                     metrics.late.labels(topic).inc(late)
                 if outcome.reason is not None:
-                    metrics.fallbacks.labels(topic, outcome.reason.partition(":")[2]).inc(rows)
+                    metrics.fallbacks.labels(topic, _cause(outcome)).inc(rows)
+                self._alarm(outcome, late)
                 stamps = np.concatenate([s.chunk.timestamps_ms[s.start : s.stop] for s in outcome.batch.segments])
                 metrics.event_seconds.observe(np.maximum(wall_ms - stamps, 0.0) / 1000.0, topic)
 
@@ -112,3 +118,15 @@ class DeliveryDesk:
             value=record.value,
             headers=tuple(record.headers),
         ).to_record(self._dead_letter_max_bytes)
+
+    def _alarm(self, outcome: Outcome, late: int) -> None:
+        waits = [np.full(s.stop - s.start, outcome.scored_at - s.chunk.arrived_at) for s in outcome.batch.segments]
+        self._alarms.answered(np.concatenate(waits), late, outcome.scored_at)
+        if outcome.reason is not None and outcome.reason.endswith((":error", ":hung", ":not_finite", ":device_lost")):
+            self._alarms.failed(len(outcome.batch), outcome.scored_at)
+
+
+def _cause(outcome: Outcome) -> str:
+    """The reason without the engine's name, a metric label: a closed set, but for the configured segments."""
+    head, _, tail = (outcome.reason or "").partition(":")
+    return f"{head}:{tail}" if head in ("late", "shed", "segment") else tail

@@ -4,108 +4,253 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
-from typing import Final, Protocol
+from collections.abc import Sequence
+from typing import Final
 
 import numpy as np
 
 from engines.base import Features, Scores
-from engines.errors import EngineError
+from engines.errors import DeviceLost, EngineError, RunError
 from schemas.errors import InvalidEvent
 from worker.batch import Batch
 from worker.clock import Clock
+from worker.outcome import NO_SCORES, SKIPPED, Outcome, Tier
+from worker.route import Candidate, Route, Router
 from worker.service_time import ServiceTime
 
 log = logging.getLogger("scorelane.dispatcher")
 
 HANG_FACTOR: Final = 10.0
 """A batch that takes this many times its predicted time is taken for hung."""
+REFRESH_S: Final = 0.25
+"""Longest time that a usable engine goes without a batch while others are scored."""
 HANG_FLOOR_S: Final = 2.0
 """No batch is taken for hung before this, so that a busy machine's pause is not."""
 
-NO_SCORES: Final[Scores] = np.empty(0, np.float32)
 
-
-class Runs(Protocol):
-    async def run(self, features: Features) -> Scores: ...
-
-
-@dataclass(slots=True)
-class Tier:
-    """One engine of the chain, as one lane uses it."""
-
-    engine: str
-    version: str
-    runs: Runs
-    service_time: ServiceTime
-    hung: Callable[[], Awaitable[None]]
-    """Called when the tier's session was left behind: retires it and opens another one."""
-
-
-@dataclass(slots=True)
-class Outcome:
-    """What became of a batch: scores from one engine, or the one row that none could score."""
-
-    batch: Batch
-    scores: Scores
-    """[n] float32; empty when refused."""
-    engine: str
-    version: str
-    reason: str | None
-    """Why it was not the primary engine, None when it was."""
-    scored_at: float
-    """Monotonic seconds."""
-    service_s: float
-    """From closing the batch to its scores, failed attempts included."""
-    refused: InvalidEvent | None = None
+class Overdue(RunError):
+    """The batch is still in work at the last moment when another engine can answer in time."""
 
 
 class Dispatcher:
-    """Sends a batch down the chain of engines until one answers.
+    """Sends the rows of a batch to their engines, and down the chain until one answers.
 
-    A failure of an engine sends the whole batch to the next one. When all have failed the batch is halved until the
-    row is alone that they refuse; that row is refused and its neighbours get their scores.
+    - The router says where rows go first: by budget, segment, warmth, and what the breakers refuse.
+    - An engine that has not answered at the last moment for the next one is not waited for any longer. It goes on (a
+      device call cannot be cancelled) and its speed is learned when it ends; if it never does, its session is retired.
+    - When all engines have failed the batch is halved until the row is alone that they refuse; that row is refused and
+      its neighbours get their scores.
+    - While a breaker is half open, batches are probes: the engine runs them in the shadow of the one that answers.
     """
 
-    def __init__(self, tiers: Sequence[Tier], clock: Clock) -> None:
-        self._tiers = tiers
+    def __init__(
+        self,
+        chain: Sequence[Tier],
+        router: Router,
+        clock: Clock,
+        *,
+        publishing: ServiceTime,
+        segments: Sequence[Tier] = (),
+    ) -> None:
+        """`chain`: the primary first, the last one always answers. `segments`: engines that the router names only."""
+        self._chain = chain
+        self._segments = segments
+        self._router = router
         self._clock = clock
+        self._publishing = publishing
 
-    async def score(self, batch: Batch) -> list[Outcome]:
-        """Outcomes in the order of the batch's rows."""
+    async def score(self, batch: Batch, tasks: asyncio.TaskGroup) -> list[Outcome]:
+        """Outcomes that together hold the batch's rows. `tasks` takes what outlives the answer."""
         started = self._clock.monotonic()
         if not len(batch):
-            return [Outcome(batch, NO_SCORES, "", "", None, started, 0.0)]
+            return [Outcome(batch, NO_SCORES, "", "", "", None, started, 0.0)]
         features = batch.features()
-        reason: str | None = None
-        for tier in self._tiers:
+        if batch.shed is not None:
+            reason = f"shed:{batch.closed_by}"
+            if batch.shed == "light":
+                return await self._down(batch, features, self._chain[-1:], reason, started, tasks)
+            return [self._unscored(batch, batch.shed, reason, started)]
+        routes = self._routes(batch, features, started)
+        self._shadow(features, len(batch), routes, tasks)
+        if len(routes) == 1:
+            return await self._follow(batch, features, routes[0], started, tasks)
+        parts = [batch.select(route.rows) for route in routes]
+        outcomes = await asyncio.gather(
+            *(
+                self._follow(part, part.features(), route, started, tasks)
+                for part, route in zip(parts, routes, strict=True)
+            )
+        )
+        bare = [segment for segment in batch.segments if segment.start == segment.stop]
+        found = [outcome for some in outcomes for outcome in some]
+        if bare:
+            found.append(Outcome(Batch(bare, batch.closed_by), NO_SCORES, "", "", "", None, started, 0.0))
+        return found
+
+    def _routes(self, batch: Batch, features: Features, now: float) -> list[Route]:
+        chain = [
+            Candidate(
+                tier.engine,
+                tier.service_time,
+                tier.runs.warm,
+                tier.breaker.refused(now) if tier.breaker is not None else None,
+            )
+            for tier in (*self._segments, *self._chain)
+        ]
+        rows = len(batch)
+        after_s = self._chain[-1].service_time.predict(rows) + self._publishing.predict(rows)
+        return self._router.split(chain, batch.deadlines(), dict(features), now, after_s=after_s)
+
+    async def _follow(
+        self, batch: Batch, features: Features, route: Route, started: float, tasks: asyncio.TaskGroup
+    ) -> list[Outcome]:
+        if route.engine is None:
+            policy = (route.reason or "").partition(":")[2]
+            return [self._unscored(batch, policy, route.reason or "", started)]
+        own = [tier for tier in self._segments if tier.engine == route.engine]
+        first = next((i for i, tier in enumerate(self._chain) if tier.engine == route.engine), 0)
+        return await self._down(batch, features, [*own, *self._chain[first:]], route.reason, started, tasks)
+
+    async def _down(
+        self,
+        batch: Batch,
+        features: Features,
+        chain: Sequence[Tier],
+        reason: str | None,
+        started: float,
+        tasks: asyncio.TaskGroup,
+    ) -> list[Outcome]:
+        failure = "no engine may be used"
+        for position, tier in enumerate(chain):
+            following = chain[position + 1] if position + 1 < len(chain) else None
             try:
-                scores = await self._run(tier, features, len(batch))
+                scores = await self._attempt(tier, following, batch, features, tasks)
+            except Overdue as error:
+                cause, failure = "overdue", str(error)
+            except TimeoutError:
+                cause, failure = "hung", "the batch did not come back in time; its session was left behind"
+            except DeviceLost as error:
+                cause, failure = "device_lost", str(error)
+            except EngineError as error:
+                cause, failure = "error", f"{type(error).__name__}: {error}"
+            else:
                 if np.isfinite(scores).all():
                     now = self._clock.monotonic()
-                    return [Outcome(batch, scores, tier.engine, tier.version, reason, now, now - started)]
+                    return [Outcome(batch, scores, tier.engine, tier.model, tier.version, reason, now, now - started)]
+                cause = "not_finite"
                 failure = f"{int((~np.isfinite(scores)).sum())} of {len(batch)} scores are not finite"
-                reason = reason or f"{tier.engine}:not_finite"
-            except TimeoutError:
-                failure = "the batch did not come back in time; its session was left behind"
-                reason = reason or f"{tier.engine}:hung"
-                await tier.hung()
-            except EngineError as error:
-                failure = f"{type(error).__name__}: {error}"
-                reason = reason or f"{tier.engine}:error"
-            log.warning("engine %s failed on a batch of %d rows: %s", tier.engine, len(batch), failure)
+            reason = reason or f"{tier.engine}:{cause}"
+            log.warning("engine %s: %s: a batch of %d rows: %s", tier.engine, cause, len(batch), failure)
         if len(batch) == 1:
-            refused = InvalidEvent("unscorable", f"no engine could score it; the last said: {failure}")
             now = self._clock.monotonic()
-            return [Outcome(batch, NO_SCORES, "", "", reason, now, now - started, refused)]
+            refused = InvalidEvent("unscorable", f"no engine could score it; the last said: {failure}")
+            return [Outcome(batch, NO_SCORES, "", "", "", reason, now, now - started, refused)]
         left, right = batch.split()
-        return [*await self.score(left), *await self.score(right)]
+        return [
+            *await self._down(left, left.features(), chain, reason, started, tasks),
+            *await self._down(right, right.features(), chain, reason, started, tasks),
+        ]
 
-    async def _run(self, tier: Tier, features: Features, rows: int) -> Scores:
+    async def _attempt(
+        self, tier: Tier, following: Tier | None, batch: Batch, features: Features, tasks: asyncio.TaskGroup
+    ) -> Scores:
+        """Scores from one engine. Raises `Overdue`, `TimeoutError` (hung), `EngineError`."""
         started = self._clock.monotonic()
+        rows = len(batch)
+        generation = None
+        if tier.breaker is not None:
+            generation = tier.breaker.admit(started)
+            if generation is None:
+                raise RunError("its breaker refuses it")
+        if tier.runs.inline:
+            return await self._observed(tier, features, rows, generation, started)
         patience = max(HANG_FLOOR_S, HANG_FACTOR * tier.service_time.predict(rows))
-        async with asyncio.timeout(patience):
+        run = tasks.create_task(self._guarded(tier, features, rows, generation, started))
+        wait_s = patience
+        if following is not None:
+            reserve = following.service_time.predict(rows) + self._publishing.predict(rows)
+            deadlines = batch.deadlines()
+            in_time = float(deadlines[deadlines > started].min(initial=np.inf)) - reserve - started
+            if 0.0 < in_time < patience:  # below 0 nobody can answer in time, and the better score is worth the wait
+                wait_s = in_time
+        done, _ = await asyncio.wait({run}, timeout=wait_s)
+        if done:
+            result = run.result()
+            if isinstance(result, EngineError):
+                raise result
+            return result
+        if tier.breaker is not None and generation is not None:
+            tier.breaker.failed(generation, self._clock.monotonic())
+        if wait_s < patience:
+            tasks.create_task(self._left_behind(tier, run, patience - wait_s))
+            raise Overdue(f"still in work after {wait_s * 1000:.1f} ms, the last moment for {_name(following)}")
+        await self._retire(tier, run)
+        raise TimeoutError
+
+    async def _guarded(
+        self, tier: Tier, features: Features, rows: int, generation: int | None, started: float
+    ) -> Scores | EngineError:
+        """The run as a task: what the engine raises is a result, so that it ends no task group."""
+        try:
+            return await self._observed(tier, features, rows, generation, started)
+        except EngineError as error:
+            return error
+
+    async def _observed(
+        self, tier: Tier, features: Features, rows: int, generation: int | None, started: float
+    ) -> Scores:
+        """Run, and tell the service time and the breaker."""
+        tier.ran_at = started
+        try:
             scores = await tier.runs.run(features)
-        tier.service_time.observe(rows, max(self._clock.monotonic() - started, 0.0))
+        except DeviceLost:
+            if tier.breaker is not None:
+                tier.breaker.lose(self._clock.monotonic())
+            raise
+        except EngineError:
+            if tier.breaker is not None and generation is not None:
+                tier.breaker.failed(generation, self._clock.monotonic())
+            raise
+        now = self._clock.monotonic()
+        seconds = max(now - started, 0.0)
+        tier.service_time.observe(rows, seconds)
+        if tier.breaker is not None and generation is not None:
+            tier.breaker.succeeded(generation, rows, seconds, now)
         return scores
+
+    async def _left_behind(self, tier: Tier, run: asyncio.Task[Scores | EngineError], patience: float) -> None:
+        done, _ = await asyncio.wait({run}, timeout=patience)
+        if not done:
+            await self._retire(tier, run)
+
+    async def _retire(self, tier: Tier, run: asyncio.Task[Scores | EngineError]) -> None:
+        run.cancel()
+        log.error("engine %s: a batch did not come back; its session is left behind", tier.engine)
+        await tier.hung()
+
+    def _shadow(self, features: Features, rows: int, routes: list[Route], tasks: asyncio.TaskGroup) -> None:
+        """Let engines that answer nothing see a copy of the batch: probes of half-open breakers, and every `REFRESH_S`
+        an engine that is predicted to be too slow, which would otherwise never be found quick again."""
+        now = self._clock.monotonic()
+        answering = {route.engine for route in routes}
+        for tier in self._chain:
+            if tier.breaker is None or not tier.runs.warm or tier.engine in answering:
+                continue
+            generation = tier.breaker.admit_probe(now)
+            if generation is None and now - tier.ran_at >= REFRESH_S:
+                generation = tier.breaker.admit(now)
+            if generation is not None:
+                tasks.create_task(self._guarded(tier, features, rows, generation, now))
+
+    def _unscored(self, batch: Batch, policy: str, reason: str, started: float) -> Outcome:
+        """An outcome without scores: skipped with a marker, or refused into the dead letters."""
+        now = self._clock.monotonic()
+        refused = None
+        if policy == "dead_letter":
+            kind = "late" if reason.startswith("late") else "shed"
+            refused = InvalidEvent("late" if kind == "late" else "shed", f"not scored: {reason}")
+        return Outcome(batch, NO_SCORES, SKIPPED, "", "", reason, now, now - started, refused)
+
+
+def _name(tier: Tier | None) -> str:
+    return tier.engine if tier is not None else "anyone"

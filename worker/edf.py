@@ -19,12 +19,19 @@ class Pick[T](NamedTuple):
 
     def ranges(self) -> list[tuple[int, int]]:
         """The rows as half-open ranges [start, stop), ascending: one for what came in order."""
-        if not len(self.rows):
-            return []
-        cuts = np.flatnonzero(np.diff(self.rows) != 1) + 1
-        starts = self.rows[np.concatenate(([0], cuts))]
-        stops = self.rows[np.concatenate((cuts - 1, [len(self.rows) - 1]))] + 1
-        return list(zip(starts.tolist(), stops.tolist(), strict=True))
+        return ranges(self.rows)
+
+
+def ranges(rows: NDArray[np.int64]) -> list[tuple[int, int]]:
+    """Ascending indices as half-open ranges [start, stop)."""
+    if not len(rows):
+        return []
+    if int(rows[-1] - rows[0]) == len(rows) - 1:
+        return [(int(rows[0]), int(rows[-1]) + 1)]
+    cuts = np.flatnonzero(np.diff(rows) != 1) + 1
+    starts = rows[np.concatenate(([0], cuts))]
+    stops = rows[np.concatenate((cuts - 1, [len(rows) - 1]))] + 1
+    return list(zip(starts.tolist(), stops.tolist(), strict=True))
 
 
 @dataclass(slots=True, eq=False)
@@ -39,9 +46,9 @@ class Run[T]:
 
 
 class EarliestFirst[T]:
-    """A queue of rows by due time: `clip(deadline, now, now + timeout)` at the offer.
+    """A queue of rows by due time: the deadline, but at most `now + timeout` at the offer, which late rows have too.
 
-    The clip is what bounds the wait: a row offered at t is overtaken only by rows offered before t + timeout, however
+    That is what bounds the wait: a row offered at t is overtaken only by rows offered before t + timeout, however
     late or tight the deadlines of those that follow.
     """
 
@@ -59,7 +66,9 @@ class EarliestFirst[T]:
         """Admit `rows` of `source` with their `deadlines` (same length, monotonic seconds), `row_bytes` each."""
         if not len(rows):
             return
-        dues = np.clip(deadlines, now, now + self._timeout)
+        latest = now + self._timeout
+        # What is late already has nothing more to lose: it waits behind the rows that have.
+        dues = np.where(deadlines < now, latest, np.minimum(deadlines, latest))
         if (dues[1:] < dues[:-1]).any():
             order = np.argsort(dues, kind="stable")
             rows, dues = rows[order], dues[order]

@@ -13,5 +13,9 @@ class ConsumerFailed(WorkerError):
     """The Kafka consumer stopped delivering or failed for good."""
 
 
+class DeviceGone(WorkerError):
+    """The device was lost; only a new process gets it back. Raised after a graceful drain."""
+
+
 class PublishFailed(WorkerError):
     """Scores or dead letters could not be published within the deadline."""

@@ -4,21 +4,41 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import NamedTuple, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
 
 from worker.batch import Batch, Chunk
-from worker.batcher import Batcher, ClosedBy
+from worker.batcher import Batcher
 from worker.clock import Clock
 from worker.delivery import DeliveryDesk
-from worker.dispatcher import Dispatcher, Outcome
+from worker.dispatcher import Dispatcher
+from worker.outcome import Outcome
 from worker.publisher import Delivery
 from worker.service_time import ServiceTime
 
 log = logging.getLogger("scorelane.lane")
 
-UNACKNOWLEDGED_BATCHES = 8
-"""Batches of one lane that may be published and not yet acknowledged."""
+UNACKNOWLEDGED_BATCHES = 16
+"""Batches of one lane between closing and acknowledgement."""
+
+
+class Slots(Protocol):
+    """How many batches the primary engine's session takes at once."""
+
+    @property
+    def depth(self) -> int: ...
+
+
+class Scored(NamedTuple):
+    """A batch in work: its outcomes to be, and its earliest deadline."""
+
+    task: asyncio.Task[list[Outcome]]
+    deadline: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,17 +50,18 @@ class LaneBounds:
 
 
 class Lane:
-    """Three tasks in a row: close and score batches, publish them in order, settle them once acknowledged.
+    """Tasks in a row: close and score batches, publish them, settle them once acknowledged.
 
-    Order: batches are published in the order in which they were closed, whatever engine answered first. A slot of the
-    session is taken before a batch is closed, so the batch goes on filling while the device is busy.
+    A slot of the session is taken before a batch is closed, so the batch goes on filling while the device is busy.
+    Batches are published in the order in which they were closed, whatever engine answered first, except that one with
+    an earlier deadline does not wait for one with a later.
     """
 
     def __init__(
         self,
         name: str,
         *,
-        depth: int,
+        station: Slots,
         batcher: Batcher,
         dispatcher: Dispatcher,
         desk: DeliveryDesk,
@@ -49,8 +70,10 @@ class Lane:
         clock: Clock,
         settled: Callable[[], None],
     ) -> None:
-        """`settled` is called after each settled batch: the consumer's sign of progress and of room."""
+        """`station` is the primary engine's. `settled` is called after each settled batch: the consumer's sign of
+        progress and of room."""
         self.name = name
+        self._station = station
         self._batcher = batcher
         self._dispatcher = dispatcher
         self._desk = desk
@@ -58,7 +81,6 @@ class Lane:
         self._bounds = bounds
         self._clock = clock
         self._settled = settled
-        self._slots = asyncio.Semaphore(depth)
         self._wake = asyncio.Event()
         self._empty = asyncio.Event()
         self._empty.set()
@@ -67,10 +89,11 @@ class Lane:
         self._in_work = 0
         self._held_records = 0
         self._held_bytes = 0
-        self._scored: asyncio.Queue[asyncio.Task[list[Outcome]]] = asyncio.Queue(depth + 1)
-        self._published: asyncio.Queue[tuple[list[Outcome], list[Delivery], float]] = asyncio.Queue(
-            UNACKNOWLEDGED_BATCHES
-        )
+        self._shed: deque[Batch] = deque()
+        self._room = asyncio.Semaphore(UNACKNOWLEDGED_BATCHES)
+        self._unpublished: list[Scored] = []
+        self._answered = asyncio.Event()
+        self._published: asyncio.Queue[tuple[list[Outcome], list[Delivery], float]] = asyncio.Queue()
 
     @property
     def has_room(self) -> bool:
@@ -81,9 +104,14 @@ class Lane:
         """Records and bytes between taking in and acknowledgement."""
         return self._held_records, self._held_bytes
 
-    def offer(self, chunk: Chunk) -> None:
-        """Take a chunk in. Never blocks and never refuses; the caller asks `has_room` before it polls."""
-        self._batcher.offer(chunk)
+    @property
+    def queue_age(self) -> float:
+        """Seconds that the oldest row has waited for its batch."""
+        return max(self._clock.monotonic() - self._batcher.oldest, 0.0)
+
+    def offer(self, chunk: Chunk, ranks: int | NDArray[np.intp] = 0) -> None:
+        """Take a chunk in, row i into class `ranks[i]`. Never blocks; the caller asks `has_room` before it polls."""
+        self._shed += self._batcher.offer(chunk, ranks, self._clock.monotonic())
         self._held_records += len(chunk.records)
         self._held_bytes += chunk.nbytes
         self._empty.clear()
@@ -107,55 +135,78 @@ class Lane:
 
     async def finish(self) -> None:
         """Close no more batches: forget what waits, until what is in work is settled. The caller bounds the wait."""
-        self._batcher.drop()
-        if not self._in_work:
-            self._empty.set()
+        self._forget()
         await self._empty.wait()
 
-    def drop(self) -> int:
-        """Forget what waits; what is in work is fenced by its chunks and ends unpublished. Returns the rows dropped."""
-        dropped = self._batcher.drop()
+    def drop(self) -> None:
+        """Forget what waits; what is in work is fenced by its chunks and ends unpublished."""
+        self._forget()
         self._held_records = self._held_bytes = 0
+
+    def _forget(self) -> None:
+        self._batcher.drop()
+        self._shed.clear()
         if not self._in_work:
             self._empty.set()
-        return dropped
 
     async def _score_batches(self, tasks: asyncio.TaskGroup) -> None:
         while True:
-            await self._slots.acquire()
-            batch = self._batcher.take(await self._until_closed())
+            await self._room.acquire()
+            batch = await self._next()
             self._in_work += 1
-            self._scoring += 1
-            await self._scored.put(tasks.create_task(self._score(batch)))
+            if batch.shed is None:
+                self._scoring += 1
+            task = tasks.create_task(self._score(batch, tasks))
+            self._unpublished.append(Scored(task, float(batch.deadlines().min(initial=np.inf))))
 
-    async def _until_closed(self) -> ClosedBy:
+    async def _next(self) -> Batch:
         while True:
             self._wake.clear()
             now = self._clock.monotonic()
-            closed_by = self._batcher.closes(now, idle=self._scoring == 0, draining=self._draining)
-            if closed_by is not None:
-                return closed_by
-            due_in = self._batcher.due_at - now
+            self._shed += self._batcher.expire(now)
+            if self._shed:
+                return self._shed.popleft()
+            due_in = None
+            if self._scoring < self._station.depth:
+                closed_by = self._batcher.closes(now, idle=self._scoring == 0, draining=self._draining)
+                if closed_by is not None:
+                    return self._batcher.take(closed_by, now)
+                due_in = self._batcher.due_at - now if self._batcher.waiting else None
             try:
-                async with asyncio.timeout(due_in if due_in != float("inf") else None):
+                async with asyncio.timeout(due_in):
                     await self._wake.wait()
             except TimeoutError:
                 pass
 
-    async def _score(self, batch: Batch) -> list[Outcome]:
+    async def _score(self, batch: Batch, tasks: asyncio.TaskGroup) -> list[Outcome]:
         try:
-            return await self._dispatcher.score(batch)
+            return await self._dispatcher.score(batch, tasks)
         finally:
-            self._scoring -= 1
-            self._slots.release()
+            if batch.shed is None:
+                self._scoring -= 1
             self._wake.set()
+            self._answered.set()
 
     async def _publish_batches(self) -> None:
         while True:
-            outcomes = await (await self._scored.get())
+            self._answered.clear()
+            scored = self._publishable()
+            if scored is None:
+                await self._answered.wait()
+                continue
             started = self._clock.monotonic()
-            deliveries = await self._desk.publish(outcomes)
-            await self._published.put((outcomes, deliveries, started))
+            outcomes = await scored.task
+            self._published.put_nowait((outcomes, await self._desk.publish(outcomes), started))
+
+    def _publishable(self) -> Scored | None:
+        """The oldest answered batch that is not behind an unanswered one with an earlier or equal deadline."""
+        blocking = np.inf
+        for position, scored in enumerate(self._unpublished):
+            if scored.deadline < blocking or not position:
+                if scored.task.done():
+                    return self._unpublished.pop(position)
+                blocking = min(blocking, scored.deadline)
+        return None
 
     async def _settle_batches(self) -> None:
         while True:
@@ -176,6 +227,7 @@ class Lane:
                         self._held_bytes -= chunk.nbytes
             self._desk.acknowledged(outcomes, now - started)
             self._in_work -= 1
-            if not self._in_work and not self._batcher.waiting:
+            self._room.release()
+            if not self._in_work and not self._batcher.waiting and not self._shed:
                 self._empty.set()
             self._settled()

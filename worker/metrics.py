@@ -69,9 +69,32 @@ class Metrics:
         )
         self.fallbacks = counter(
             "scorelane_fallbacks",
-            "Rows that the primary engine did not score, by engine and cause (error, hung, not_finite).",
+            "Rows that the primary engine did not score, by cause: error, hung, overdue, not_finite, device_lost,"
+            " budget, cold, breaker:<state>, late:<policy>, shed:<why>, segment:<name>. Grows: the primary is slow or"
+            " failing, or events arrive with too little budget.",
             "topic",
             "cause",
+        )
+        self.skipped = counter(
+            "scorelane_skipped", "Rows published without a score, as the late or shed policy says.", "topic", "cause"
+        )
+        self.breaker_moves = counter(
+            "scorelane_breaker_moves",
+            "Moves of the breakers, by engine, new state and cause.",
+            "topic",
+            "engine",
+            "to",
+            "cause",
+        )
+        self.alarms = Gauge(
+            "scorelane_alarm", "1 while an alarm is raised.", ["topic", "cause"], registry=self.registry
+        )
+        self.skew_seconds = Gauge(
+            "scorelane_clock_skew_seconds",
+            "How far record timestamps were ahead of this machine's clock at most, in the last poll that had any ahead."
+            " Such an event's budget starts at its arrival. Grows: synchronise the producers' clocks.",
+            ["topic"],
+            registry=self.registry,
         )
         self.batches = counter("scorelane_batches", "Batches, by what closed them.", "topic", "closed_by")
         self.batch_rows = histogram("scorelane_batch_rows", "Rows of a batch.", ["topic"], ROWS)

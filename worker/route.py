@@ -96,7 +96,13 @@ class Router:
                 raise ValueError(f"segment {rule.name}: fewer_than needs the activity of its ids")
 
     def split(
-        self, chain: Sequence[Candidate], deadlines: NDArray[np.float64], tensors: Tensors, now: float
+        self,
+        chain: Sequence[Candidate],
+        deadlines: NDArray[np.float64],
+        tensors: Tensors,
+        now: float,
+        *,
+        after_s: float = 0.0,
     ) -> list[Route]:
         """Routes of a batch with `deadlines` [n] (monotonic seconds) and `tensors`. `chain` must not be empty."""
         remaining = deadlines - now
@@ -127,10 +133,14 @@ class Router:
                 refused = "cold" if not candidate.warm else f"breaker:{candidate.refused}"
                 reason = reason or f"{candidate.engine}:{refused}"
                 continue
-            needed = self.policy.above_s.get(candidate.engine)
-            if needed is None:
-                needed = candidate.service.predict(len(left)) + self.policy.after_s
-            left = self._part(routes, left, remaining[left] > needed, candidate.engine, reason)
+            above = self.policy.above_s.get(candidate.engine)
+            if above is not None:
+                quick_enough = remaining[left] > above
+            else:
+                predicted = candidate.service.predict(len(left)) + max(after_s, self.policy.after_s)
+                # A late row cannot be saved by a quicker engine, so it has the better score.
+                quick_enough = (remaining[left] > predicted) | (remaining[left] <= 0)
+            left = self._part(routes, left, quick_enough, candidate.engine, reason)
             reason = reason or f"{candidate.engine}:budget"
         return routes
 

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from schemas.rows import EventKey
 from schemas.score import JsonScore
 from worker.batch import Segment
-from worker.dispatcher import Outcome
+from worker.outcome import SKIPPED, Outcome
 
 Format = Literal["msgpack", "json"]
 
@@ -33,10 +33,9 @@ def event_keys(segment: Segment) -> list[EventKey]:
 
 
 class ScoreEncoder:
-    """Encodes the scores of one model. Columns are zipped and encoded in C: about 0.3 us an event."""
+    """Encodes the scores of one topic. Columns are zipped and encoded in C: about 0.3 us an event."""
 
-    def __init__(self, model: str, format: Format) -> None:
-        self._model = model
+    def __init__(self, format: Format) -> None:
         self._encode: Callable[[Iterable[tuple[object, ...]]], Iterator[bytes]]
         if format == "msgpack":
             encode = msgspec.msgpack.Encoder().encode
@@ -63,8 +62,8 @@ class ScoreEncoder:
             event_time_ms = np.where(absent, chunk.timestamps_ms[start:stop], event_time_ms)
         rows = zip(
             event_keys(segment),
-            scores.tolist(),
-            repeat(self._model),
+            scores.tolist() if outcome.engine != SKIPPED else repeat(None),
+            repeat(outcome.model),
             repeat(outcome.version),
             repeat(outcome.engine),
             repeat(outcome.reason),

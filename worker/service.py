@@ -7,22 +7,27 @@ import gc
 import logging
 import signal
 import sys
+from collections.abc import Mapping
 from contextlib import AsyncExitStack
 
 from engines.errors import EngineError
 from worker.admin import Admin
+from worker.alarm_desk import AlarmDesk
+from worker.breaker import State
 from worker.clock import Clock, SystemClock
 from worker.config import Config
 from worker.consumer import Consumer
-from worker.errors import ConsumerFailed, WorkerError
+from worker.errors import ConsumerFailed, DeviceGone, WorkerError
 from worker.health import Facts, not_live, not_ready
 from worker.metrics import Metrics
 from worker.publisher import Publisher
-from worker.topic import LoadedModel, Topic
+from worker.topic import Topic
+from worker.webhook import WebhookError
 
 log = logging.getLogger("scorelane.service")
 
 WATCH_INTERVAL_S = 1.0
+BREAKER_STATES = (State.CLOSED, State.HALF_OPEN, State.OPEN)
 
 
 async def serve(config: Config, *, member: int = 0) -> None:
@@ -59,6 +64,8 @@ class Service:
         self._metrics = Metrics()
         self._consumer: Consumer | None = None
         self._topics: dict[str, Topic] = {}
+        self._alarms: AlarmDesk | None = None
+        self._gone: DeviceGone | None = None
         self._warm = False
         self._draining = False
 
@@ -71,11 +78,12 @@ class Service:
             stack.push_async_callback(admin.stop)
             log.info("admin listens on %s:%d", config.admin.host, port)
             await self._load(stack)
+            alarms = self._alarms = AlarmDesk(config.alarms, self._topics, self._metrics, self._clock)
             publisher = Publisher(config.kafka, worker)
             await publisher.start()
             stack.push_async_callback(publisher.stop, worker.drain_timeout_ms / 1000)
             consumer = self._consumer = Consumer(config.kafka, worker, self._topics, self._metrics, self._clock)
-            await self._open_lanes(publisher, consumer, stack)
+            await self._open_lanes(publisher, consumer)
             self._warm = True
             gc.freeze()  # what is loaded now stays: the collector need not look at it again
             gc.set_threshold(50_000, 20, 20)
@@ -84,40 +92,51 @@ class Service:
             sys.setswitchinterval(0.0005)
             await consumer.start()
             try:
-                await self._serve(consumer, stop, force)
+                await self._serve(publisher, consumer, alarms, stop, force)
             except BaseException:
                 await consumer.abort()
                 raise
         log.info("stopped")
+        if self._gone is not None:
+            raise self._gone
 
     async def _load(self, stack: AsyncExitStack) -> None:
-        for topic in self._config.topics:
+        for config in self._config.topics:
+            topic = self._topics[config.name] = Topic(config, self._config, self._metrics, self._clock, stack)
             try:
-                model = await asyncio.to_thread(LoadedModel.load, topic)
+                await topic.load()
             except EngineError as error:
-                raise WorkerError(f"topic {topic.name}: {error}") from error
-            self._topics[topic.name] = Topic(topic, self._config.worker, model, self._metrics, self._clock)
-            stack.push_async_callback(self._topics[topic.name].close)
-            log.info("topic %s: model %s version %s loaded", topic.name, model.package.name, model.package.version)
+                raise WorkerError(f"topic {config.name}: {error}") from error
+            package = topic.chain.package
+            log.info("topic %s: model %s version %s loaded", config.name, package.name, package.version)
 
-    async def _open_lanes(self, publisher: Publisher, consumer: Consumer, stack: AsyncExitStack) -> None:
+    async def _open_lanes(self, publisher: Publisher, consumer: Consumer) -> None:
         for name, topic in self._topics.items():
             partitions = await publisher.partition_count(name)
             for output in (topic.config.scores, topic.config.dead_letters):
                 if await publisher.partition_count(output) < partitions:
                     log.warning("topic %s has fewer partitions than %s; scores share them, in order", output, name)
             try:
-                await topic.open_lanes(min(self._config.worker.lanes, partitions), publisher, consumer.settled, stack)
+                await topic.open_lanes(min(self._config.worker.lanes, partitions), publisher, consumer.settled)
             except EngineError as error:
                 raise WorkerError(f"topic {name}: {error}") from error
 
-    async def _serve(self, consumer: Consumer, stop: asyncio.Event, force: asyncio.Event) -> None:
+    async def _serve(
+        self,
+        publisher: Publisher,
+        consumer: Consumer,
+        alarms: AlarmDesk,
+        stop: asyncio.Event,
+        force: asyncio.Event,
+    ) -> None:
         async with asyncio.TaskGroup() as tasks:
             polling = tasks.create_task(consumer.run(), name="poll")
             background = [
                 tasks.create_task(consumer.committer.run(self._config.worker.commit_interval_ms / 1000), name="commit"),
                 tasks.create_task(consumer.rebind(), name="rebind"),
-                tasks.create_task(self._watch(), name="watch"),
+                tasks.create_task(self._watch(stop), name="watch"),
+                tasks.create_task(alarms.run(publisher), name="alarms"),
+                *(tasks.create_task(topic.chain.warm_up(), name="warm-up") for topic in self._topics.values()),
                 *(
                     tasks.create_task(lane.run(), name=lane.name)
                     for topic in self._topics.values()
@@ -138,13 +157,20 @@ class Service:
             for task in (forced, *background):
                 task.cancel()
 
-    async def _watch(self) -> None:
-        """End the process when it makes no progress: a stuck group member is healthy to everyone else."""
+    async def _watch(self, stop: asyncio.Event) -> None:
+        """End the process when it makes no progress (a stuck group member is healthy to everyone else), and drain it
+        when its device is lost: the lanes go on with the fallback engines until then."""
         while True:
             await asyncio.sleep(WATCH_INTERVAL_S)
             self._metrics.ready.set(0 if self._not_ready() else 1)
             if against := self._not_live():
                 raise ConsumerFailed(f"{against[0]}; the process ends so that it is started again")
+            for name, topic in self._topics.items():
+                for engine, breakers in topic.chain.breakers.items():
+                    if breakers.lost and self._gone is None:
+                        lost = f"topic {name}: engine {engine}: the device was lost; start the process again"
+                        self._gone = DeviceGone(lost)
+                        stop.set()
 
     def _admin(self) -> Admin:
         admin, metrics = self._config.admin, self._metrics
@@ -161,6 +187,17 @@ class Service:
             lambda: [((lane.name,), float(lane.held[1])) for topic in self._topics.values() for lane in topic.lanes],
         )
         metrics.sample(
+            "scorelane_breaker",
+            "State of each lane's breaker: 0 closed, 1 half open, 2 open (a fallback engine answers).",
+            ["lane", "engine"],
+            lambda: [
+                ((lane, engine), float(BREAKER_STATES.index(state)))
+                for topic in self._topics.values()
+                for engine, breakers in topic.chain.breakers.items()
+                for lane, state in breakers.states()
+            ],
+        )
+        metrics.sample(
             "scorelane_lag_records",
             "Records behind the end of an assigned partition. Grows: add members, up to the number of partitions.",
             ["topic", "partition"],
@@ -171,8 +208,14 @@ class Service:
             admin.port + self._member if admin.port else 0,
             live=self._not_live,
             ready=self._not_ready,
+            receive=self._receive,
             metrics=metrics,
         )
+
+    def _receive(self, headers: Mapping[str, str], body: bytes) -> int:
+        if self._alarms is None:
+            raise WebhookError(503, "the worker is starting; send it again")
+        return self._alarms.receive(headers, body)
 
     def _facts(self) -> Facts:
         now = self._clock.monotonic()

@@ -4,10 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
+from collections.abc import Sequence
 from typing import Final
+
+import numpy as np
 
 from engines.base import Engine, Features, Scores, Session, run
 from engines.errors import EngineError, RunError
+from schemas.spec import TensorSpec
 from worker.executor import Executor
 from worker.service_time import ServiceTime
 
@@ -15,6 +20,8 @@ log = logging.getLogger("scorelane.station")
 
 MOST_HUNG: Final = 3
 """Sessions of one station that may be left behind; each holds a thread and buffers until the process ends."""
+
+MEASURED_RUNS: Final = 3
 
 
 class Inline:
@@ -39,58 +46,78 @@ class Inline:
 class Station:
     """One session and what is known of its speed.
 
-    After a hang the session is left behind and a new one opened beside it; meanwhile, and once `MOST_HUNG` were left
-    behind, `run` raises at once and the next engine of the chain takes the batch.
+    Cold until `open` has loaded a session and measured it. After a hang the session is left behind and a new one opened
+    beside it. Without a session (cold, between two, or once `MOST_HUNG` were left behind) `run` raises at once and the
+    next engine of the chain takes the batch.
     """
 
-    def __init__(self, engine: Engine, executor: Executor | Inline, name: str) -> None:
-        self.engine_name = engine.name
-        self.version = engine.version
-        self.depth = executor.depth
+    def __init__(self, name: str) -> None:
+        self.name = name
         self.service_time = ServiceTime()
-        self._engine = engine
-        self._name = name
-        self._executor: Executor | Inline | None = executor
+        self._engine: Engine | None = None
+        self._executor: Executor | Inline | None = None
         self._opening: asyncio.Task[None] | None = None
         self._hung = 0
 
-    @classmethod
-    async def open(cls, engine: Engine, *, name: str) -> Station:
-        """Open and warm a session. Raises `LoadError`, `OutOfMemory`."""
-        return cls(engine, await _open(engine, name), name)
+    @property
+    def warm(self) -> bool:
+        """Whether there is a session."""
+        return self._executor is not None
+
+    @property
+    def inline(self) -> bool:
+        """Whether `run` neither waits nor can hang."""
+        return isinstance(self._executor, Inline)
+
+    @property
+    def depth(self) -> int:
+        """Batches that the session takes at once."""
+        return self._executor.depth if self._executor is not None else 1
+
+    async def open(self, engine: Engine, tensors: Sequence[TensorSpec], max_batch: int) -> None:
+        """Open a session, run it at three sizes and learn their times. Raises `LoadError`, `RunError`."""
+        executor = await _open(engine, self.name)
+        for rows in sorted({1, max(1, max_batch // 4), max_batch}):
+            sample = {t.name: np.zeros((rows, *t.shape), t.dtype) for t in tensors}
+            await executor.run(sample)  # the first run of a size also pays for its memory
+            for _ in range(MEASURED_RUNS):
+                started = time.perf_counter()
+                await executor.run(sample)
+                self.service_time.observe(rows, time.perf_counter() - started)
+        self._engine, self._executor = engine, executor
 
     async def run(self, features: Features) -> Scores:
         """Scores of a batch. Raises what the session raises, `RunError` while there is no session."""
         if self._executor is None:
-            raise RunError(f"{self._name}: no session: {self._hung} were left behind hung")
+            raise RunError(f"{self.name}: no session" + (f": {self._hung} were left behind hung" if self._hung else ""))
         return await self._executor.run(features)
 
     async def replace(self) -> None:
         """Leave the session behind and open another one in the background. Batches that wait for it fail at once."""
         executor, self._executor = self._executor, None
-        if executor is None:
+        if executor is None or self._engine is None:
             return
         executor.retire()
         self._hung += 1
         if self._hung >= MOST_HUNG:
-            log.error("%s: %d sessions hung; the engine is left alone until a restart", self._name, self._hung)
+            log.error("%s: %d sessions hung; the engine is left alone until a restart", self.name, self._hung)
         else:
-            self._opening = asyncio.create_task(self._reopen(), name=f"{self._name}-reopen")
+            self._opening = asyncio.create_task(self._reopen(self._engine), name=f"{self.name}-reopen")
 
     async def close(self, timeout_s: float) -> None:
         if self._opening is not None and not self._opening.done():
             self._opening.cancel()
         executor, self._executor = self._executor, None
         if executor is not None and not await executor.close(timeout_s):
-            log.warning("%s: the session did not end within %.1f s and is left behind", self._name, timeout_s)
+            log.warning("%s: the session did not end within %.1f s and is left behind", self.name, timeout_s)
 
-    async def _reopen(self) -> None:
+    async def _reopen(self, engine: Engine) -> None:
         try:
-            self._executor = await _open(self._engine, self._name)
+            self._executor = await _open(engine, self.name)
         except EngineError as error:
-            log.error("%s: no new session after a hang: %s", self._name, error)
+            log.error("%s: no new session after a hang: %s", self.name, error)
         else:
-            log.info("%s: a new session took over", self._name)
+            log.info("%s: a new session took over", self.name)
 
 
 async def _open(engine: Engine, name: str) -> Executor | Inline:

@@ -1,137 +1,139 @@
-"""One input topic at run time: how its records are decoded and timed, its engines, its lanes."""
+"""One input topic at run time: how its records are decoded, timed and classed; its engines and lanes."""
 
 from __future__ import annotations
 
-import asyncio
-import logging
 from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack
-from dataclasses import dataclass
 from operator import attrgetter
-from pathlib import Path
 from typing import Final
 
 import numpy as np
+from numpy.typing import NDArray
 
-import engines
-from engines.base import Engine
-from engines.package import Package
 from schemas.decoder import Decoder
+from schemas.rows import Tensors
+from worker.activity import Activity
+from worker.alarms import Alarms
 from worker.batch import Chunk, Record
 from worker.batcher import Batcher
+from worker.chain import Chain
+from worker.classes import class_rank
 from worker.clock import Clock
-from worker.config import TopicConfig, WorkerConfig
+from worker.config import Config, TopicConfig
+from worker.config_quality import ONE_CLASS
 from worker.deadline import DeadlineRule, header_deadline_ms
 from worker.delivery import DeliveryDesk
-from worker.dispatcher import Dispatcher, Tier
+from worker.dispatcher import Dispatcher
 from worker.lane import Lane, LaneBounds
 from worker.metrics import Metrics
 from worker.partition import Partition
 from worker.publisher import Publisher
+from worker.route import LatePolicy, RoutePolicy, Router, SegmentRule
 from worker.scores import ScoreEncoder
 from worker.service_time import ServiceTime
-from worker.station import Station
-
-log = logging.getLogger("scorelane.topic")
 
 RECORD_BYTES: Final = 700
 """Memory of one record beside its value: the client's record object, its key and its place in our columns."""
 
+CLASS_HEADER: Final = "class"
+"""Record header that names the event's class of service."""
+
+COUNTED_IDS: Final = 1 << 20
+"""Ids whose events are counted for a long-tail segment; larger ones share counts."""
+
 _headers = attrgetter("headers")
 
 
-@dataclass(slots=True)
-class LoadedModel:
-    """A package and the engines of the chain, the primary first."""
-
-    package: Package
-    engines: list[Engine]
-
-    @classmethod
-    def load(cls, config: TopicConfig) -> LoadedModel:
-        """Open and verify the package, load every engine. Blocking. Raises `LoadError`."""
-        package = Package.open(Path(config.model))
-        kinds = list(dict.fromkeys((config.engine, *config.fallback)))
-        return cls(
-            package,
-            [engines.load(kind, package, threads=config.threads, max_batch=config.max_batch) for kind in kinds],
-        )
-
-
 class Topic:
-    """Lanes hold one model; a topic routes to a model. Every fallback engine has one station that all lanes share."""
+    """Lanes hold one model; a topic routes to a model."""
 
     def __init__(
-        self, config: TopicConfig, worker: WorkerConfig, model: LoadedModel, metrics: Metrics, clock: Clock
+        self, config: TopicConfig, whole: Config, metrics: Metrics, clock: Clock, stack: AsyncExitStack
     ) -> None:
+        """`stack` closes what `load` and `open_lanes` open."""
         self.config = config
         self.lanes: list[Lane] = []
-        self._worker = worker
-        self._model = model
+        self.chain = Chain(config, whole.breaker, metrics, stack)
+        self.alarms = Alarms(config.name, policy=whole.alarms.policy())
+        self._worker = whole.worker
+        self._classes = tuple(item.policy() for item in whole.classes) or (ONE_CLASS,)
+        self._default_rank = class_rank(config.service_class, self._classes, 0)
         self._metrics = metrics
         self._clock = clock
-        self._decoder = Decoder(model.package.spec, config.format, max_event_bytes=worker.max_event_bytes)
         self._rule = DeadlineRule(config.budget_ms, config.deadline, config.event_deadline)
         self._records = metrics.records.labels(config.name)
+        self._segments = [_segment_rule(config, index) for index in range(len(config.segments))]
+        self._activity = {rule.name: Activity(COUNTED_IDS) for rule in self._segments if rule.fewer_than is not None}
 
-    async def open_lanes(
-        self, count: int, publisher: Publisher, settled: Callable[[], None], stack: AsyncExitStack
-    ) -> None:
-        """Open and warm `count` lanes' sessions; `stack` closes them. Raises `LoadError`."""
-        config, model = self.config, self._model
+    async def load(self) -> None:
+        """Verify the packages and load the engines. Raises `EngineError`."""
+        await self.chain.load()
+        spec = self.chain.package.spec
+        self._decoder = Decoder(spec, self.config.format, max_event_bytes=self._worker.max_event_bytes)
+
+    async def open_lanes(self, count: int, publisher: Publisher, settled: Callable[[], None]) -> None:
+        """Open and warm `count` lanes' sessions. Raises `EngineError`."""
+        config = self.config
         desk = DeliveryDesk(
             config,
             publisher=publisher,
-            encoder=ScoreEncoder(model.package.name, config.score_format or config.format),
+            encoder=ScoreEncoder(config.score_format or config.format),
+            alarms=self.alarms,
             dead_letter_max_bytes=self._worker.dead_letter_max_bytes,
             metrics=self._metrics,
             clock=self._clock,
         )
-        primary, *fallbacks = model.engines
-        shared = [await self._station(engine, f"{config.name}-{engine.name}", stack) for engine in fallbacks]
+        router = Router(self._route_policy(), self._activity)
         bounds = LaneBounds(rows=self._worker.inbox_rows, nbytes=self._worker.inbox_bytes)
         for index in range(count):
             name = f"{config.name}-{index}"
-            station = await self._station(primary, name, stack)
+            station, chain, segments = await self.chain.open_lane(name)
             publishing = ServiceTime()
-            self.lanes.append(
-                Lane(
-                    name,
-                    depth=station.depth,
-                    batcher=Batcher(config.max_batch, station.service_time, publishing),
-                    dispatcher=Dispatcher([_tier(station), *map(_tier, shared)], self._clock),
-                    desk=desk,
-                    publishing=publishing,
-                    bounds=bounds,
-                    clock=self._clock,
-                    settled=settled,
-                )
+            lane = Lane(
+                name,
+                station=station,
+                batcher=Batcher(config.max_batch, self._classes, station.service_time, publishing),
+                dispatcher=Dispatcher(chain, router, self._clock, publishing=publishing, segments=segments),
+                desk=desk,
+                publishing=publishing,
+                bounds=bounds,
+                clock=self._clock,
+                settled=settled,
             )
+            self.lanes.append(lane)
 
     @property
     def lane_rate(self) -> float:
         """Rows a second with which one lane fills its batches within the budget."""
         return self.config.max_batch / (self.config.budget_ms / 1000.0)
 
-    def decode(self, partition: Partition, records: Sequence[Record]) -> Chunk:
-        """One poll's records of one partition as a chunk, entered in the partition's ledger."""
+    def take_in(self, partition: Partition, records: Sequence[Record]) -> None:
+        """Decode one poll's records of one partition, enter them in its ledger and offer them to its lane."""
         now, wall_ms = self._clock.monotonic(), self._clock.wall_ms()
         values = [record.value for record in records]
         offsets = [record.offset for record in records]
         entry = partition.ledger.open(offsets)
         rows = self._decoder.decode(values)
         own_deadlines = rows.deadline_ms
+        ranks: int | NDArray[np.intp] = self._default_rank
         scorable = records
         if rows.invalid:
             scorable = [records[position] for position in rows.positions.tolist()]
             offsets = [record.offset for record in scorable]
             values = [value or b"" for value in values]
-        if self._rule.event_deadline != "ignore" and any(map(_headers, scorable)):
-            stated = np.array([header_deadline_ms(record.headers) for record in scorable])
-            own_deadlines = np.fmin(own_deadlines, stated)
+        if any(map(_headers, scorable)):
+            if self._rule.event_deadline != "ignore":
+                stated = np.array([header_deadline_ms(record.headers) for record in scorable])
+                own_deadlines = np.fmin(own_deadlines, stated)
+            if len(self._classes) > 1:
+                ranks = np.array([self._rank(record) for record in scorable], dtype=np.intp)
         timestamps = np.array([record.timestamp for record in scorable], dtype=np.float64)
+        ahead_ms = timestamps.max(initial=0.0) - wall_ms
+        if ahead_ms > 0.0:
+            self._metrics.skew_seconds.labels(self.config.name).set(ahead_ms / 1000.0)
+        self._see(rows.tensors, now)
         self._records.inc(len(records))
-        return Chunk(
+        chunk = Chunk(
             topic=self.config.name,
             partition=partition.number,
             records=records,
@@ -140,21 +142,39 @@ class Topic:
             offsets=offsets,
             timestamps_ms=timestamps,
             deadlines=self._rule.deadlines(timestamps, own_deadlines, now=now, wall_ms=wall_ms),
+            arrived_at=now,
             entry=entry,
             fenced=partition.is_fenced,
             nbytes=sum(map(len, values)) + rows.nbytes + RECORD_BYTES * len(records),  # type: ignore[arg-type]
         )
+        partition.lane.offer(chunk, ranks)
 
-    async def _station(self, engine: Engine, name: str, stack: AsyncExitStack) -> Station:
-        station = await Station.open(engine, name=name)
-        stack.push_async_callback(station.close, self._worker.drain_timeout_ms / 1000)
-        return station
+    def _rank(self, record: Record) -> int:
+        named = next((value for name, value in record.headers if name == CLASS_HEADER), None)
+        return class_rank(named, self._classes, self._default_rank)
 
-    async def close(self) -> None:
-        """Release the engines' weights. The lanes' stations must be closed."""
-        for engine in self._model.engines:
-            await asyncio.to_thread(engine.close)
+    def _see(self, tensors: Tensors, now: float) -> None:
+        for rule in self._segments:
+            if rule.name in self._activity:
+                self._activity[rule.name].see(rule.ids(tensors), now)
+
+    def _route_policy(self) -> RoutePolicy:
+        config = self.config
+        above: dict[str, float] = {}
+        if not isinstance(config.primary_above_ms, str):
+            # At 0 even an event without any budget left has the primary first.
+            above[config.engine] = config.primary_above_ms / 1000 or -np.inf
+        late: LatePolicy = "last" if config.late == "light" else config.late
+        return RoutePolicy(above_s=above, late=late, segments=tuple(self._segments))
 
 
-def _tier(station: Station) -> Tier:
-    return Tier(station.engine_name, station.version, station, station.service_time, station.replace)
+def _segment_rule(config: TopicConfig, index: int) -> SegmentRule:
+    segment = config.segments[index]
+    return SegmentRule(
+        name=segment.name,
+        engine=f"{segment.name}:{segment.engine}",
+        tensor=segment.tensor,
+        column=segment.column,
+        values=frozenset(segment.values) if segment.values else None,
+        fewer_than=segment.fewer_than if not segment.values else None,
+    )

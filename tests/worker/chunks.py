@@ -83,6 +83,7 @@ class Maker:
             offsets=[offsets[p] for p in positions],
             timestamps_ms=np.array([records[p].timestamp for p in positions], dtype=np.float64),
             deadlines=np.array(deadlines, dtype=np.float64),
+            arrived_at=0.0,
             entry=self.ledger.open(offsets),
             fenced=self.fence,
             nbytes=100 * total,

@@ -3,7 +3,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.worker.chunks import Maker
+from worker.batch import Chunk
 from worker.batcher import Batcher
+from worker.config_quality import ONE_CLASS
 from worker.service_time import ServiceTime
 
 INSTANT = (1e-9, 0.0)
@@ -11,7 +13,11 @@ INSTANT = (1e-9, 0.0)
 
 
 def batcher(max_batch: int = 4, scoring: tuple[float, float] = INSTANT) -> Batcher:
-    return Batcher(max_batch, ServiceTime(prior=scoring), ServiceTime(prior=INSTANT))
+    return Batcher(max_batch, (ONE_CLASS,), ServiceTime(prior=scoring), ServiceTime(prior=INSTANT))
+
+
+def offer(waiting: Batcher, chunk: Chunk) -> None:
+    assert waiting.offer(chunk, 0, 0.0) == []
 
 
 def xs(batch_features: dict[str, np.ndarray]) -> list[int]:
@@ -27,48 +33,48 @@ def test_nothing_waiting_never_closes() -> None:
 
 def test_an_idle_device_takes_what_is_there() -> None:
     waiting = batcher()
-    waiting.offer(Maker().chunk([100.0]))
+    offer(waiting, Maker().chunk([100.0]))
     assert waiting.closes(0.0, idle=True) == "idle"
 
 
 def test_a_busy_device_lets_the_batch_fill_until_it_is_full_or_due() -> None:
     waiting = batcher(max_batch=4)
     maker = Maker()
-    waiting.offer(maker.chunk([100.0, 50.0]))
+    offer(waiting, maker.chunk([100.0, 50.0]))
     assert waiting.closes(49.9, idle=False) is None
     assert waiting.closes(50.0, idle=False) == "due"
-    waiting.offer(maker.chunk([100.0, 100.0]))
+    offer(waiting, maker.chunk([100.0, 100.0]))
     assert waiting.closes(0.0, idle=False) == "full"
 
 
 def test_due_is_the_earliest_deadline_less_the_predicted_service_time() -> None:
     scoring = ServiceTime(prior=(2.0, 1.0))
-    waiting = Batcher(8, scoring, ServiceTime(prior=INSTANT))
-    waiting.offer(Maker().chunk([100.0, 60.0, 80.0]))
+    waiting = Batcher(8, (ONE_CLASS,), scoring, ServiceTime(prior=INSTANT))
+    offer(waiting, Maker().chunk([100.0, 60.0, 80.0]))
     expected = 60.0 - scoring.predict(3)
     assert abs(waiting.due_at - expected) < 1e-6
     assert waiting.closes(expected - 0.01, idle=False) is None
     assert waiting.closes(expected + 0.01, idle=False) == "due"
 
 
-def test_due_moves_on_when_the_urgent_row_is_taken() -> None:
+def test_the_most_urgent_rows_are_taken_first() -> None:
     waiting = batcher(max_batch=2)
-    waiting.offer(Maker().chunk([1.0, 90.0, 70.0]))
-    waiting.take("full")
-    assert round(waiting.due_at, 3) == 70.0
+    offer(waiting, Maker().chunk([1.0, 90.0, 70.0]))
+    assert xs(waiting.take("full", 0.0).features()) == [0, 2]
+    assert round(waiting.due_at, 3) == 90.0
 
 
 def test_draining_closes_without_waiting() -> None:
     waiting = batcher()
-    waiting.offer(Maker().chunk([100.0]))
+    offer(waiting, Maker().chunk([100.0]))
     assert waiting.closes(0.0, idle=False, draining=True) == "drain"
 
 
 def test_undecodable_records_alone_need_no_device() -> None:
     waiting = batcher()
-    waiting.offer(Maker().chunk([], bad=[0, 1]))
+    offer(waiting, Maker().chunk([], bad=[0, 1]))
     assert waiting.closes(0.0, idle=False) == "idle"
-    batch = waiting.take("idle")
+    batch = waiting.take("idle", 0.0)
     assert len(batch) == 0
     assert [s.chunk.rows.invalid[0][0] for s in batch.segments] == [0]
     assert not waiting.waiting
@@ -78,11 +84,11 @@ def test_a_batch_spans_chunks_and_leaves_the_rest() -> None:
     waiting = batcher(max_batch=4)
     maker = Maker()
     for size in (3, 3):
-        waiting.offer(maker.chunk([9.0] * size))
-    first = waiting.take("full")
+        offer(waiting, maker.chunk([9.0] * size))
+    first = waiting.take("full", 0.0)
     assert xs(first.features()) == [0, 1, 2, 3]
     assert waiting.rows == 2
-    assert xs(waiting.take("idle").features()) == [4, 5]
+    assert xs(waiting.take("idle", 0.0).features()) == [4, 5]
 
 
 @given(st.lists(st.tuples(st.integers(0, 9), st.integers(0, 3)), min_size=1, max_size=12), st.integers(1, 7))
@@ -91,10 +97,10 @@ def test_every_record_leaves_once_in_order_whatever_the_chunks(sizes: list[tuple
     maker = Maker()
     sizes = [(good, bad) for good, bad in sizes if good + bad]
     for good, bad in sizes:
-        waiting.offer(maker.chunk([1.0] * good, bad=range(bad)))
+        offer(waiting, maker.chunk([1.0] * good, bad=range(bad)))
     taken: list[int] = []
     while waiting.waiting:
-        batch = waiting.take("idle")
+        batch = waiting.take("idle", 0.0)
         assert len(batch) <= max_batch
         if len(batch):
             taken += xs(batch.features())
@@ -110,7 +116,7 @@ def test_every_record_leaves_once_in_order_whatever_the_chunks(sizes: list[tuple
 def test_drop_forgets_everything() -> None:
     waiting = batcher()
     maker = Maker()
-    waiting.offer(maker.chunk([1.0, 1.0]))
+    offer(waiting, maker.chunk([1.0, 1.0]))
     assert waiting.drop() == 2
     assert not waiting.waiting
     assert waiting.due_at == float("inf")
@@ -121,8 +127,8 @@ def test_split_halves_keep_every_row_and_every_undecodable_record(sizes: list[in
     waiting = batcher(max_batch=100)
     maker = Maker()
     for size in sizes:
-        waiting.offer(maker.chunk([1.0] * size, bad=[0] if bad else []))
-    batch = waiting.take("drain")
+        offer(waiting, maker.chunk([1.0] * size, bad=[0] if bad else []))
+    batch = waiting.take("drain", 0.0)
     left, right = batch.split()
     assert len(left) == len(batch) // 2
     assert xs(left.features()) + xs(right.features()) == xs(batch.features())

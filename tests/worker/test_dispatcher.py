@@ -1,34 +1,75 @@
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from math import inf
 
 import numpy as np
 import pytest
 
 from engines.base import Features, Scores
-from engines.errors import RunError
+from engines.errors import DeviceLost, RunError
 from tests.worker.chunks import Maker, ManualClock
 from worker.batch import Batch, Segment
-from worker.dispatcher import Dispatcher, Outcome, Tier
+from worker.breaker import BreakerPolicy, Cause, State, Transition
+from worker.breakers import Breakers
+from worker.classes import ShedPolicy
+from worker.dispatcher import Dispatcher
+from worker.outcome import SKIPPED, Outcome, Tier
+from worker.route import RoutePolicy, Router, SegmentRule
 from worker.service_time import ServiceTime
 
 Answer = Callable[[list[int]], list[float]]
+
+ALWAYS = RoutePolicy(above_s={"ort": -inf})
+INSTANT = (1e-9, 0.0)
 
 
 class Scripted:
     """An engine that answers as told; the real ones cannot fail on demand."""
 
-    def __init__(self, answer: Answer) -> None:
+    warm = True
+    inline = False
+
+    def __init__(self, name: str, answer: Answer, prior: tuple[float, float] = INSTANT) -> None:
+        self.name = name
         self.answer = answer
         self.left_behind = 0
+        self.calls: list[list[int]] = []
+        self.go = asyncio.Event()
+        self.go.set()
+        self.service_time = ServiceTime(prior=prior)
 
     async def run(self, features: Features) -> Scores:
-        return np.array(self.answer(features["x"][:, 0].astype(int).tolist()), dtype=np.float32)
+        self.calls.append(features["x"][:, 0].astype(int).tolist())
+        await self.go.wait()
+        return np.array(self.answer(self.calls[-1]), dtype=np.float32)
 
     async def hung(self) -> None:
         self.left_behind += 1
 
-    def tier(self, name: str) -> Tier:
-        return Tier(name, "7", self, ServiceTime(), self.hung)
+
+class Fixture:
+    """A dispatcher on a manual clock; every engine but the last has a breaker."""
+
+    def __init__(self, *engines: Scripted, policy: RoutePolicy = ALWAYS, segments: Sequence[Scripted] = ()) -> None:
+        self.clock = ManualClock()
+        self.moves: list[tuple[str, Transition]] = []
+        self.breakers = Breakers(BreakerPolicy(open_s=1.0), lambda lane, move: self.moves.append((lane, move)))
+        chain = [self._tier(engine, engine is not engines[-1]) for engine in engines]
+        self.dispatcher = Dispatcher(
+            chain,
+            Router(policy),
+            self.clock,
+            publishing=ServiceTime(prior=INSTANT),
+            segments=[self._tier(engine, False) for engine in segments],
+        )
+
+    def _tier(self, engine: Scripted, guarded: bool) -> Tier:
+        breaker = self.breakers.open_lane("lane") if guarded else None
+        return Tier(engine.name, "m", "7", engine, engine.service_time, engine.hung, breaker)
+
+    async def score(self, batch: Batch) -> list[Outcome]:
+        async with asyncio.timeout(10), asyncio.TaskGroup() as tasks:
+            return await self.dispatcher.score(batch, tasks)
 
 
 def half(xs: list[int]) -> list[float]:
@@ -43,18 +84,19 @@ def fails(xs: list[int]) -> list[float]:
     raise RunError("made so")
 
 
-def batch(rows: int, bad: int = 0) -> Batch:
-    return Batch([Segment(Maker().chunk([1.0] * rows, bad=range(rows, rows + bad)), 0, rows)], "full")
+def batch(rows: int, bad: int = 0, deadline: float = 1000.0, shed: ShedPolicy | None = None) -> Batch:
+    chunk = Maker().chunk([deadline] * rows, bad=range(rows, rows + bad))
+    return Batch([Segment(chunk, 0, rows)], "full" if shed is None else "timeout", shed)
 
 
 async def outcomes(rows: int, *engines: tuple[str, Answer]) -> list[Outcome]:
-    return await Dispatcher([Scripted(answer).tier(name) for name, answer in engines], ManualClock()).score(batch(rows))
+    return await Fixture(*(Scripted(name, answer) for name, answer in engines)).score(batch(rows))
 
 
 async def test_the_primary_answers_and_gives_no_reason() -> None:
     (outcome,) = await outcomes(3, ("ort", half), ("light", double))
     assert outcome.scores.tolist() == [0.0, 0.5, 1.0]
-    assert (outcome.engine, outcome.version, outcome.reason) == ("ort", "7", None)
+    assert (outcome.engine, outcome.model, outcome.version, outcome.reason) == ("ort", "m", "7", None)
 
 
 async def test_a_failure_sends_the_whole_batch_down_the_chain() -> None:
@@ -85,35 +127,161 @@ async def test_one_row_that_all_engines_refuse_does_not_harm_the_others(poison: 
 
 
 async def test_a_batch_of_undecodable_records_asks_no_engine() -> None:
-    (outcome,) = await Dispatcher([Scripted(fails).tier("ort")], ManualClock()).score(batch(0, bad=2))
+    engine = Scripted("ort", half)
+    (outcome,) = await Fixture(engine).score(batch(0, bad=2))
     assert outcome.refused is None
-    assert len(outcome.scores) == 0
+    assert engine.calls == []
 
 
 async def test_the_service_time_is_learned_from_the_clock() -> None:
-    clock = ManualClock()
+    engine = Scripted("ort", half)
+    fixture = Fixture(engine)
 
     def slow(xs: list[int]) -> list[float]:
-        clock.now += 0.25
+        fixture.clock.now += 0.25
         return half(xs)
 
-    tier = Scripted(slow).tier("ort")
-    dispatcher = Dispatcher([tier], clock)
-    (outcome,) = await dispatcher.score(batch(4))
+    engine.answer = slow
+    (outcome,) = await fixture.score(batch(4))
     assert outcome.service_s == 0.25
-    assert tier.service_time.expected(4) == pytest.approx(0.25)
+    assert engine.service_time.expected(4) == pytest.approx(0.25)
 
 
 async def test_a_hung_session_is_left_behind_and_the_batch_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("worker.dispatcher.HANG_FLOOR_S", 0.0)
-
-    class Hung(Scripted):
-        async def run(self, features: Features) -> Scores:
-            await asyncio.Event().wait()
-            raise AssertionError("unreachable")
-
-    hung = Hung(half)
-    tier = Tier("ort", "7", hung, ServiceTime(prior=(1e-4, 0.0)), hung.hung)
-    (outcome,) = await Dispatcher([tier, Scripted(double).tier("light")], ManualClock()).score(batch(2))
+    hung = Scripted("ort", half, prior=(1e-4, 0.0))
+    hung.go.clear()
+    (outcome,) = await Fixture(hung, Scripted("light", double)).score(batch(2))
     assert (outcome.engine, outcome.reason) == ("light", "ort:hung")
     assert hung.left_behind == 1
+
+
+async def test_an_overdue_primary_is_not_waited_for_and_still_teaches_its_speed() -> None:
+    slow = Scripted("ort", half)
+    slow.go.clear()
+    fixture = Fixture(slow, Scripted("light", double))
+    async with asyncio.timeout(10), asyncio.TaskGroup() as tasks:
+        # The deadline is 20 ms of real time away: the wait itself is on the loop's clock.
+        (outcome,) = await fixture.dispatcher.score(batch(2, deadline=0.020), tasks)
+        assert (outcome.engine, outcome.reason) == ("light", "ort:overdue")
+        fixture.clock.now = 0.5
+        slow.go.set()
+    assert slow.left_behind == 0
+    assert slow.service_time.expected(2) == pytest.approx(0.5)
+
+
+async def test_failures_open_the_breaker_and_the_primary_is_asked_no_more() -> None:
+    primary = Scripted("ort", fails)
+    fixture = Fixture(primary, Scripted("light", double))
+    for _ in range(3):
+        await fixture.score(batch(1))
+    (outcome,) = await fixture.score(batch(1))
+    assert outcome.reason == "ort:breaker:open"
+    assert len(primary.calls) == 3
+    assert [(move.after, move.cause) for _, move in fixture.moves] == [(State.OPEN, Cause.ERRORS)]
+
+
+async def test_a_half_open_breaker_probes_in_the_shadow_until_it_closes() -> None:
+    primary = Scripted("ort", fails)
+    fixture = Fixture(primary, Scripted("light", double))
+    for _ in range(3):
+        await fixture.score(batch(1))
+    primary.answer = half
+    fixture.clock.now = 1.0
+    reasons = [(await fixture.score(batch(1)))[0].reason for _ in range(4)]
+    assert reasons == ["ort:breaker:half_open"] * 3 + [None]
+    assert [move.after for _, move in fixture.moves] == [State.OPEN, State.HALF_OPEN, State.CLOSED]
+
+
+async def test_a_lost_device_opens_the_breakers_of_all_lanes() -> None:
+    def lost(xs: list[int]) -> list[float]:
+        raise DeviceLost("made so")
+
+    fixture = Fixture(Scripted("ort", lost), Scripted("light", double))
+    other = fixture.breakers.open_lane("other")
+    (outcome,) = await fixture.score(batch(1))
+    assert (outcome.engine, outcome.reason) == ("light", "ort:device_lost")
+    assert fixture.breakers.lost
+    assert other.refused(0.0) == Cause.DEVICE_LOST
+
+
+async def test_rows_with_too_little_budget_go_to_the_light_engine_and_the_others_do_not_wait_for_it() -> None:
+    primary, light = Scripted("ort", half), Scripted("light", double)
+    fixture = Fixture(primary, light, policy=RoutePolicy(above_s={"ort": 0.050}))
+    chunk = Maker().chunk([0.040, 0.060, 0.050, 0.070])
+    found = await fixture.score(Batch([Segment(chunk, 0, 4)], "full"))
+    assert primary.calls == [[1, 3]]
+    assert light.calls == [[0, 2]]
+    assert {(o.engine, o.reason, tuple(o.scores.tolist())) for o in found} == {
+        ("ort", None, (0.5, 1.5)),
+        ("light", "ort:budget", (0.0, 4.0)),
+    }
+
+
+async def test_an_engine_that_is_predicted_too_slow_sees_a_shadow_now_and_then() -> None:
+    slow, light = Scripted("ort", half, prior=(10.0, 0.0)), Scripted("light", double)
+    fixture = Fixture(slow, light, policy=RoutePolicy())
+    fixture.clock.now = 1.0
+    (outcome,) = await fixture.score(batch(1, deadline=2.0))
+    assert (outcome.engine, outcome.reason) == ("light", "ort:budget")
+    assert len(slow.calls) == 1
+    (outcome,) = await fixture.score(batch(1, deadline=2.0))
+    assert outcome.engine == "ort", "the shadow showed that it is quick after all"
+
+
+@pytest.mark.parametrize(
+    ("policy", "engine", "scored"), [("score", "ort", 2), ("last", "light", 2), ("skip", SKIPPED, 0)]
+)
+async def test_late_rows_go_by_the_late_policy(policy: str, engine: str, scored: int) -> None:
+    fixture = Fixture(
+        Scripted("ort", half),
+        Scripted("light", double),
+        policy=RoutePolicy(late=policy),  # type: ignore[arg-type]
+    )
+    fixture.clock.now = 5.0
+    (outcome,) = await fixture.score(batch(2, deadline=4.0))
+    assert (outcome.engine, len(outcome.scores), outcome.refused) == (engine, scored, None)
+    assert outcome.reason == (None if policy == "score" else f"late:{policy}")
+
+
+async def test_late_rows_can_be_dead_lettered() -> None:
+    fixture = Fixture(Scripted("ort", half), policy=RoutePolicy(late="dead_letter"))
+    fixture.clock.now = 5.0
+    (outcome,) = await fixture.score(batch(2, deadline=4.0))
+    assert outcome.refused is not None
+    assert outcome.refused.reason == "late"
+    assert len(outcome.batch) == 2
+
+
+@pytest.mark.parametrize(("shed", "engine"), [("light", "light"), ("skip", SKIPPED), ("dead_letter", SKIPPED)])
+async def test_shed_rows_never_reach_the_primary(shed: ShedPolicy, engine: str) -> None:
+    primary = Scripted("ort", half)
+    (outcome,) = await Fixture(primary, Scripted("light", double)).score(batch(2, shed=shed))
+    assert (outcome.engine, outcome.reason) == (engine, "shed:timeout")
+    assert (outcome.refused is not None) == (shed == "dead_letter")
+    assert primary.calls == []
+
+
+async def test_a_segment_goes_to_its_own_engine_and_falls_back_to_the_chain() -> None:
+    rule = SegmentRule(name="new", engine="new:light", tensor="who", values=frozenset({2}))
+    own = Scripted("new:light", double)
+    policy = RoutePolicy(above_s={"ort": -inf}, segments=(rule,))
+    fixture = Fixture(Scripted("ort", half), policy=policy, segments=[own])
+    chunk = Maker().chunk([1000.0] * 3)
+    chunk.rows.tensors["who"] = np.array([[1], [2], [2]], dtype=np.int32)
+    whole = Batch([Segment(chunk, 0, 3)], "full")
+    found = {(o.engine, o.reason, tuple(o.scores.tolist())) for o in await fixture.score(whole)}
+    assert found == {("ort", None, (0.0,)), ("new:light", "segment:new", (2.0, 4.0))}
+    own.answer = fails
+    found = {(o.engine, o.reason, tuple(o.scores.tolist())) for o in await fixture.score(whole)}
+    assert found == {("ort", None, (0.0,)), ("ort", "segment:new", (0.5, 1.0))}
+
+
+async def test_undecodable_records_are_kept_when_a_batch_is_divided() -> None:
+    fixture = Fixture(Scripted("ort", half), Scripted("light", double), policy=RoutePolicy(above_s={"ort": 0.050}))
+    maker = Maker()
+    segments = [Segment(maker.chunk([], bad=[0, 1]), 0, 0), Segment(maker.chunk([0.040, 0.060]), 0, 2)]
+    for outcome in await fixture.score(Batch(segments, "full")):
+        for segment in outcome.batch.segments:
+            segment.settle()
+    assert maker.ledger.unsettled == 0

@@ -39,11 +39,12 @@ def test_deadlines_within_the_grain_are_taken_in_pieces() -> None:
     assert rows(queue(("a", close), ("b", close)).take(6)) == [("a", [0, 1, 2]), ("b", [0, 1, 2])]
 
 
-def test_a_late_row_is_not_older_than_its_offer_and_a_lax_one_due_at_the_timeout() -> None:
-    waiting = queue(("late", [-100.0]), ("lax", [1e9]), timeout=2.0, now=1.0)
+def test_a_late_row_waits_behind_those_that_are_not_and_a_lax_one_is_due_at_the_timeout() -> None:
+    waiting = queue(("late", [-100.0, 0.9]), ("lax", [1e9]), ("tight", [1.0]), timeout=2.0, now=1.0)
     assert waiting.earliest == 1.0
-    waiting.take(1)
+    assert rows(waiting.take(1)) == [("tight", [0])]
     assert waiting.earliest == 3.0
+    assert rows(waiting.take(3)) == [("late", [0, 1]), ("lax", [0])]
 
 
 def test_last_due_rows_are_dropped_across_chunks() -> None:

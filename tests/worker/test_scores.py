@@ -5,7 +5,7 @@ import pytest
 from schemas.score import JsonScore, Score
 from tests.worker.chunks import Maker
 from worker.batch import Batch, Segment
-from worker.dispatcher import Outcome
+from worker.outcome import Outcome
 from worker.scores import Format, ScoreEncoder
 
 
@@ -17,8 +17,8 @@ def encoded(
     chunk.rows.event_time_ms[-1] = 777.0
     segment = Segment(chunk, 1, len(keys))
     scores = np.array([0.5 + 0.25 * i for i in range(len(keys) - 1)], dtype=np.float32)
-    outcome = Outcome(Batch([segment], "full"), scores, "light", "v9", "ort:error", 10.15, 0.001)
-    values = ScoreEncoder("m", format).encode(segment, scores, outcome, now=10.25, wall_ms=5_000.0)
+    outcome = Outcome(Batch([segment], "full"), scores, "light", "m", "v9", "ort:error", 10.15, 0.001)
+    values = ScoreEncoder(format).encode(segment, scores, outcome, now=10.25, wall_ms=5_000.0)
     if format == "msgpack":
         return [msgspec.msgpack.decode(value, type=Score) for value in values]
     return [msgspec.json.decode(value, type=JsonScore) for value in values]

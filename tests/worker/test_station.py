@@ -6,6 +6,7 @@ import pytest
 
 from engines.base import Features, Scores
 from engines.errors import LoadError, RunError
+from schemas.spec import TensorSpec
 from worker.station import MOST_HUNG, Station
 
 
@@ -53,6 +54,19 @@ class StuckEngine:
 X = {"x": np.array([[1.0], [2.0]], dtype=np.float32)}
 
 
+async def opened(engine: StuckEngine) -> Station:
+    """A station whose first session answers while it is measured, and from then on as its gate says."""
+    going = engine.gates[0].is_set()
+    engine.gates[0].set()
+    station = Station("t")
+    assert not station.warm
+    async with asyncio.timeout(10):
+        await station.open(engine, [TensorSpec("x", "float32", (1,))], engine.max_batch)
+    if not going:
+        engine.gates[0].clear()
+    return station
+
+
 async def until_reopened(station: Station) -> None:
     assert station._opening is not None
     async with asyncio.timeout(10):
@@ -60,15 +74,32 @@ async def until_reopened(station: Station) -> None:
 
 
 async def test_it_scores_on_its_own_thread() -> None:
-    station = await Station.open(StuckEngine(True), name="t")
+    station = await opened(StuckEngine(True))
     assert (await station.run(X)).tolist() == [1.0, 2.0]
-    assert (station.engine_name, station.version, station.depth) == ("stuck", "3", 1)
+    assert (station.warm, station.inline, station.depth) == (True, False, 1)
+    assert station.service_time.count == 9, "three sizes were measured three times"
     await station.close(5)
+
+
+async def test_a_light_engine_runs_on_the_loop_itself() -> None:
+    engine = StuckEngine(True)
+    engine.inline = True
+    station = await opened(engine)
+    assert station.inline
+    before = threading.active_count()
+    assert (await station.run(X)).tolist() == [1.0, 2.0]
+    assert threading.active_count() == before
+    await station.close(5)
+
+
+async def test_a_cold_station_refuses_at_once() -> None:
+    with pytest.raises(RunError, match="no session"):
+        await Station("t").run(X)
 
 
 async def test_callers_beyond_the_depth_wait_their_turn() -> None:
     engine = StuckEngine(False)
-    station = await Station.open(engine, name="t")
+    station = await opened(engine)
     runs = [asyncio.create_task(station.run({"x": np.full((1, 1), i, np.float32)})) for i in range(4)]
     await asyncio.sleep(0)
     engine.gates[0].set()
@@ -79,7 +110,7 @@ async def test_callers_beyond_the_depth_wait_their_turn() -> None:
 
 async def test_after_a_hang_a_new_session_takes_over_and_the_old_ones_late_answer_is_dropped() -> None:
     engine = StuckEngine(False, True)
-    station = await Station.open(engine, name="t")
+    station = await opened(engine)
     with pytest.raises(TimeoutError):
         async with asyncio.timeout(0.01):
             await station.run(X)
@@ -93,7 +124,7 @@ async def test_after_a_hang_a_new_session_takes_over_and_the_old_ones_late_answe
 
 async def test_waiting_callers_of_a_retired_session_get_an_error_at_once() -> None:
     engine = StuckEngine(False, True)
-    station = await Station.open(engine, name="t")
+    station = await opened(engine)
     run = asyncio.create_task(station.run(X))
     await asyncio.sleep(0)
     await station.replace()
@@ -107,7 +138,7 @@ async def test_waiting_callers_of_a_retired_session_get_an_error_at_once() -> No
 
 async def test_hung_sessions_are_bounded() -> None:
     engine = StuckEngine(*[False] * (MOST_HUNG + 1))
-    station = await Station.open(engine, name="t")
+    station = await opened(engine)
     for hang in range(MOST_HUNG):
         await station.replace()
         if hang < MOST_HUNG - 1:
@@ -122,7 +153,7 @@ async def test_hung_sessions_are_bounded() -> None:
 
 async def test_without_a_new_session_runs_fail_and_do_not_wait() -> None:
     engine = StuckEngine(False)
-    station = await Station.open(engine, name="t")
+    station = await opened(engine)
     await station.replace()
     await until_reopened(station)
     with pytest.raises(RunError):

@@ -1,0 +1,108 @@
+"""Alarms from inside are checked and told; alarms from outside are let in and hold the primary engines back."""
+
+import asyncio
+import logging
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from schemas.alarm import Alarm, JsonAlarm
+from worker.clock import Clock
+from worker.config_quality import AlarmConfig
+from worker.errors import WorkerError
+from worker.metrics import Metrics
+from worker.publisher import Messages, Publisher
+from worker.topic import Topic
+from worker.webhook import Authenticator, Outside, OutsideAlarms, parse
+
+log = logging.getLogger("scorelane.alarms")
+
+CHECK_INTERVAL_S: Final = 0.05
+
+
+class AlarmDesk:
+    def __init__(self, config: AlarmConfig, topics: Mapping[str, Topic], metrics: Metrics, clock: Clock) -> None:
+        """Raises `WorkerError` when the webhook's token cannot be read."""
+        self._config = config
+        self._topics = topics
+        self._metrics = metrics
+        self._clock = clock
+        self._outside = OutsideAlarms()
+        self._authenticator = Authenticator(_tokens(config))
+        self._encode = msgspec.json.Encoder().encode
+
+    async def run(self, publisher: Publisher) -> None:
+        """Check all topics' alarms and publish what changes, until cancelled. Raises `PublishFailed`."""
+        while True:
+            await asyncio.sleep(CHECK_INTERVAL_S)
+            changed = self.check()
+            if changed and self._config.topic:
+                messages = Messages()
+                messages.add(
+                    [alarm.model.encode() for alarm in changed],
+                    [self._encode(JsonAlarm(*msgspec.structs.astuple(alarm))) for alarm in changed],
+                )
+                delivery = await publisher.send(self._config.topic, 0, messages, int(self._clock.wall_ms()))
+                await delivery.acknowledged()
+
+    def check(self) -> list[Alarm]:
+        """What is raised and cleared now, logged and counted."""
+        now, wall_ms = self._clock.monotonic(), self._clock.wall_ms()
+        for outside in self._outside.expire(now):
+            self._release(outside, now)
+        changed: list[Alarm] = []
+        for topic in self._topics.values():
+            topic.alarms.queue_age(max((lane.queue_age for lane in topic.lanes), default=0.0))
+            topic.alarms.device_lost(any(breakers.lost for breakers in topic.chain.breakers.values()))
+            changed += topic.alarms.check(now, wall_ms)
+        for alarm in changed:
+            self._metrics.alarms.labels(alarm.model, alarm.cause).set(alarm.state == "raised")
+            log.warning(
+                "alarm %s: topic %s: %s: %.4g, limit %.4g",
+                alarm.state,
+                alarm.model,
+                alarm.cause,
+                alarm.observed,
+                alarm.limit,
+            )
+        return changed
+
+    def receive(self, headers: Mapping[str, str], body: bytes) -> int:
+        """Alertmanager's webhook; how many alarms changed. Raises `WebhookError`."""
+        self._authenticator.check(headers, body)
+        now = self._clock.monotonic()
+        raised, cleared = self._outside.apply(parse(body), now)
+        for outside in raised:
+            log.warning("alarm from outside raised: %s (model %s)", outside.alertname, outside.model or "all")
+            for topic in self._concerned(outside):
+                for breakers in topic.chain.breakers.values():
+                    breakers.hold(outside.name, now)
+        for outside in cleared:
+            self._release(outside, now)
+        return len(raised) + len(cleared)
+
+    def _release(self, outside: Outside, now: float) -> None:
+        log.warning("alarm from outside cleared: %s (model %s)", outside.alertname, outside.model or "all")
+        for topic in self._concerned(outside):
+            for breakers in topic.chain.breakers.values():
+                breakers.release(outside.name, now)
+
+    def _concerned(self, outside: Outside) -> Sequence[Topic]:
+        """Label `model` names a topic or its model; without it all are meant."""
+        return [
+            topic for name, topic in self._topics.items() if outside.model in (None, name, topic.chain.package.name)
+        ]
+
+
+def _tokens(config: AlarmConfig) -> list[str]:
+    if not config.webhook_token_file:
+        return []
+    try:
+        token = Path(config.webhook_token_file).read_text(encoding="utf-8").strip()
+    except OSError as error:
+        raise WorkerError(f"alarms.webhook_token_file: {config.webhook_token_file}: {error.strerror}") from error
+    if not token:
+        raise WorkerError(f"alarms.webhook_token_file: {config.webhook_token_file}: empty; write the token into it")
+    return [token]

@@ -1,0 +1,133 @@
+"""The engines of one topic: the primary, its fallbacks, the segments' own; loaded, in stations, guarded."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from contextlib import AsyncExitStack
+from pathlib import Path
+from typing import Final, NamedTuple
+
+import engines
+from engines.base import Engine
+from engines.errors import EngineError, LoadError
+from engines.package import Package
+from worker.breaker import Transition
+from worker.breakers import Breakers, Observer
+from worker.config import TopicConfig
+from worker.config_quality import BreakerConfig
+from worker.metrics import Metrics
+from worker.outcome import Tier
+from worker.station import Station
+
+log = logging.getLogger("scorelane.chain")
+
+CLOSE_S: Final = 10.0
+"""For a session's last batch; one that takes longer is left behind."""
+
+
+class _Shared(NamedTuple):
+    """An engine in the one station that all lanes share."""
+
+    name: str
+    package: Package
+    station: Station
+
+
+class Chain:
+    """Each lane has a station of the primary engine of its own; every other engine has one that all lanes share.
+
+    Everything that is opened is closed by `stack`.
+    """
+
+    def __init__(self, topic: TopicConfig, breaker: BreakerConfig, metrics: Metrics, stack: AsyncExitStack) -> None:
+        self.package: Package
+        """Of the topic's model; there after `load`."""
+        self.breakers: dict[str, Breakers] = {}
+        """By engine; the last one of the chain has none."""
+        self._topic = topic
+        self._stack = stack
+        self._kinds = list(dict.fromkeys((topic.engine, *topic.fallback)))
+        self._primary: Engine | None = None
+        self._cold: list[Station] = []
+        self._shared: list[_Shared] = []
+        self._segments: list[_Shared] = []
+        for kind in self._kinds[:-1]:
+            self.breakers[kind] = Breakers(breaker.policy(topic.budget_ms / 1000), _teller(topic.name, kind, metrics))
+
+    async def load(self) -> None:
+        """Verify the packages and load the engines, the primary too unless it may come later. Raises `LoadError`."""
+        topic = self._topic
+        self.package = await asyncio.to_thread(Package.open, Path(topic.model))
+        for kind in self._kinds[1:]:
+            self._shared.append(await self._in_service(kind, self.package, kind, f"{topic.name}-{kind}"))
+        for segment in topic.segments:
+            package = await asyncio.to_thread(Package.open, Path(segment.model))
+            if package.spec.tensors != self.package.spec.tensors:
+                raise LoadError(
+                    f"{segment.model}: segment {segment.name}: its inputs differ from those of {topic.model}; a"
+                    " segment's model is fed what the topic's is: train it with the same spec"
+                )
+            name = f"{segment.name}:{segment.engine}"
+            self._segments.append(await self._in_service(segment.engine, package, name, f"{topic.name}-{segment.name}"))
+        if topic.cold_start == "wait":
+            self._primary = await self._engine(self._kinds[0], self.package)
+
+    async def open_lane(self, lane: str) -> tuple[Station, list[Tier], list[Tier]]:
+        """The lane's station of the primary engine, its chain, and the segments' engines. Raises `EngineError`."""
+        station = Station(lane)
+        self._stack.push_async_callback(station.close, CLOSE_S)
+        if self._primary is not None:
+            await station.open(self._primary, self.package.spec.tensors, self._topic.max_batch)
+        else:
+            self._cold.append(station)
+        primary = self._tier(self._kinds[0], self.package, station, lane)
+        shared = [self._tier(name, package, shared, lane) for name, package, shared in self._shared]
+        segments = [self._tier(name, package, shared, lane) for name, package, shared in self._segments]
+        return station, [primary, *shared], segments
+
+    async def warm_up(self) -> None:
+        """Load the primary engine that was left cold and open every lane's session. A failure leaves the fallbacks."""
+        if not self._cold:
+            return
+        try:
+            engine = await self._engine(self._kinds[0], self.package)
+            for station in self._cold:
+                await station.open(engine, self.package.spec.tensors, self._topic.max_batch)
+        except EngineError as error:
+            log.error("topic %s: the primary engine stays cold, fallbacks answer: %s", self._topic.name, error)
+        else:
+            log.info("topic %s: the primary engine %s is warm", self._topic.name, self._kinds[0])
+
+    async def _in_service(self, kind: str, package: Package, name: str, station: str) -> _Shared:
+        engine = await self._engine(kind, package)
+        shared = Station(station)
+        self._stack.push_async_callback(shared.close, CLOSE_S)
+        await shared.open(engine, package.spec.tensors, self._topic.max_batch)
+        return _Shared(name, package, shared)
+
+    async def _engine(self, kind: str, package: Package) -> Engine:
+        topic = self._topic
+        engine = await asyncio.to_thread(engines.load, kind, package, threads=topic.threads, max_batch=topic.max_batch)
+        self._stack.push_async_callback(asyncio.to_thread, engine.close)
+        return engine
+
+    def _tier(self, name: str, package: Package, station: Station, lane: str) -> Tier:
+        breakers = self.breakers.get(name)
+        return Tier(
+            engine=name,
+            model=package.name,
+            version=package.version,
+            runs=station,
+            service_time=station.service_time,
+            hung=station.replace,
+            breaker=breakers.open_lane(lane) if breakers is not None else None,
+        )
+
+
+def _teller(topic: str, engine: str, metrics: Metrics) -> Observer:
+    def tell(lane: str, move: Transition) -> None:
+        metrics.breaker_moves.labels(topic, engine, move.after.value, move.cause.value).inc()
+        log.warning("lane %s: %s: breaker %s -> %s: %s", lane, engine, move.before, move.after, move.cause)
+
+    return tell

@@ -1,0 +1,71 @@
+"""What became of a batch, and the engines that it was given to."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from math import inf
+from typing import Final, Protocol
+
+import numpy as np
+
+from engines.base import Features, Scores
+from schemas.errors import InvalidEvent
+from worker.batch import Batch
+from worker.breakers import LaneBreaker
+from worker.service_time import ServiceTime
+
+NO_SCORES: Final[Scores] = np.empty(0, np.float32)
+SKIPPED: Final = "none"
+"""Engine of an outcome that is published without a score."""
+
+
+class Runs(Protocol):
+    """A session in service."""
+
+    @property
+    def warm(self) -> bool:
+        """False while there is no session yet (loading) or none any more."""
+
+    @property
+    def inline(self) -> bool:
+        """True when `run` neither waits nor can hang."""
+
+    async def run(self, features: Features) -> Scores: ...
+
+
+@dataclass(slots=True)
+class Tier:
+    """One engine of the chain, as one lane uses it."""
+
+    engine: str
+    """As it stands in the scores."""
+    model: str
+    version: str
+    runs: Runs
+    service_time: ServiceTime
+    hung: Callable[[], Awaitable[None]]
+    """Called when the tier's session was left behind: retires it and opens another one."""
+    breaker: LaneBreaker | None = None
+    """None for the last engine of a chain: there is nobody to answer in its place."""
+    ran_at: float = -inf
+    """Monotonic second of its last batch."""
+
+
+@dataclass(slots=True)
+class Outcome:
+    """Scores from one engine, or none: skipped with a marker, or refused into the dead letters."""
+
+    batch: Batch
+    scores: Scores
+    """[n] float32; empty when skipped or refused."""
+    engine: str
+    model: str
+    version: str
+    reason: str | None
+    """Why it was not the primary engine, None when it was."""
+    scored_at: float
+    """Monotonic seconds."""
+    service_s: float
+    """From closing the batch to its scores, failed attempts included."""
+    refused: InvalidEvent | None = None
