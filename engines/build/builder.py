@@ -32,7 +32,7 @@ class Options:
     workspace_bytes: int = WORKSPACE_BYTES
     optimization_level: int = OPTIMIZATION_LEVEL
     keep_inspection: bool = False
-    """Leave the inspector's JSON of the first profile beside the plan, as `.layers`."""
+    """Leave the inspector's JSON beside the plan, as `.layers`."""
 
 
 def build(package: Package, device: Device, options: Options, rows: Rowset | None = None) -> PlanFile:
@@ -74,7 +74,7 @@ def build(package: Package, device: Device, options: Options, rows: Rowset | Non
             "workspace_bytes": options.workspace_bytes,
             "optimization_level": options.optimization_level,
         },
-        layers=inspector.count(compiled.layers[0]),
+        layers=inspector.count(inspector.by_profile(compiled.layers)[0]),
         onnx_sha256=plans.sha256(source.read_bytes()),
         timing_cache_sha256=plans.sha256(compiled.timing_cache),
         plan_sha256=plans.sha256(compiled.plan),
@@ -85,7 +85,7 @@ def build(package: Package, device: Device, options: Options, rows: Rowset | Non
     written = plans.write(package.path, record, compiled.plan)
     cache.write_bytes(compiled.timing_cache)
     if options.keep_inspection:
-        written.path.with_suffix(".layers").write_text(compiled.inspected[0])
+        written.path.with_suffix(".layers").write_text(compiled.inspected)
     return written
 
 
@@ -113,5 +113,6 @@ def verify(compiled: Compiled, made: recipe.Recipe) -> dict[str, str]:
 
     Raises `LoadError` when a layer is not what was asked for.
     """
-    verdicts = [inspector.check(layers, made.precision, made.gemms, made.kept) for layers in compiled.layers]
+    profiles = inspector.by_profile(compiled.layers)
+    verdicts = [inspector.check(layers, made.precision, made.gemms, made.kept) for layers in profiles]
     return verdicts[0]

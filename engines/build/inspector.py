@@ -15,6 +15,7 @@ from engines.errors import LoadError
 from engines.plans import Precision
 
 _NODE = re.compile(r"\[ONNX Layer: ([^\]|]+?)\s*(?:\|[^\]]*)?\]")
+_PROFILE = re.compile(r"\[profile (\d+)\]")
 _TYPES = (
     ("int8", ("int8",)),
     ("bf16", ("bf16", "bfloat16")),
@@ -55,6 +56,15 @@ def parse(text: str) -> list[Layer]:
     if any(not isinstance(layer, dict) for layer in found):
         raise LoadError("the engine inspector gives layer names only; build with ProfilingVerbosity.DETAILED")
     return [_layer(layer) for layer in found]
+
+
+def by_profile(layers: Iterable[Layer]) -> list[list[Layer]]:
+    """Layers of each optimisation profile; TensorRT marks those of all but the first in their names."""
+    groups: dict[int, list[Layer]] = {0: []}
+    for layer in layers:
+        mark = _PROFILE.search(layer.name)
+        groups.setdefault(int(mark[1]) if mark else 0, []).append(layer)
+    return [groups[index] for index in sorted(groups)]
 
 
 def count(layers: Iterable[Layer]) -> dict[str, int]:

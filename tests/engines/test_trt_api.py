@@ -54,7 +54,6 @@ METHODS = {
 
 PROPERTIES = {
     "IBuilderConfig.builder_optimization_level": "set",
-    "EngineInspector.execution_context": "set",
     "INetworkDefinition.name": "set",
     "OnnxParser.num_errors": "read",
     "ICudaEngine.num_io_tensors": "read",

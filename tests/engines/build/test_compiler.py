@@ -38,8 +38,8 @@ class FakeTensorrt:
     """Records what it is told; a test turns single answers into refusals."""
 
     def __init__(self) -> None:
-        self.told: dict[str, Any] = {"profiles": [], "inspected": []}
-        self.parses = self.builds = self.loads = self.takes_profiles = self.selects = self.contexts = True
+        self.told: dict[str, Any] = {"profiles": []}
+        self.parses = self.builds = self.loads = self.takes_profiles = True
         self.takes_cache = lambda data: True
         self.starts = True
         self.log: Any = None
@@ -103,15 +103,8 @@ class FakeTensorrt:
         return b"plan" if self.builds else None
 
     def _runtime(self, log: Any) -> Any:
-        context = SimpleNamespace(
-            set_optimization_profile_async=lambda index, stream: self.selects,
-            set_input_shape=lambda name, shape: self.told["inspected"].append(shape) is None,
-        )
         look = SimpleNamespace(get_engine_information=lambda form: json.dumps(LAYERS))
-        engine = SimpleNamespace(
-            create_execution_context=lambda: context if self.contexts else None,
-            create_engine_inspector=lambda: look,
-        )
+        engine = SimpleNamespace(create_engine_inspector=lambda: look)
         return SimpleNamespace(deserialize_cuda_engine=lambda plan: engine if self.loads else None)
 
 
@@ -136,8 +129,8 @@ def test_a_network_is_strongly_typed_by_name_with_one_fixed_shape_a_profile(tens
     assert tensorrt.config.profiling_verbosity.name == "DETAILED"
     assert tensorrt.network.name == "m"
     assert (made.plan, made.output, made.timing_cache) == (b"plan", "score", b"new")
-    assert [len(layers) for layers in made.layers] == [1, 1]
-    assert tensorrt.told["inspected"] == [[1, 4], [8, 4]]
+    assert [layer.inputs for layer in made.layers] == [("fp32",)]
+    assert json.loads(made.inspected) == LAYERS
 
 
 @pytest.mark.parametrize("precision", ["fp32", "fp16", "int8", "tf32"])
@@ -163,8 +156,6 @@ def test_a_timing_cache_of_another_machine_is_replaced_by_an_empty_one(tensorrt:
         ("takes_profiles", "refuses the shapes"),
         ("builds", "could not build it: ERROR: no tactic fits the workspace"),
         ("loads", "the plan just built does not load: TensorRT logged no reason"),
-        ("contexts", "no execution context for profile 0"),
-        ("selects", "profile 0 cannot be selected"),
     ],
 )
 def test_what_tensorrt_refuses_is_an_error_with_its_reason(tensorrt: FakeTensorrt, refusal: str, said: str) -> None:

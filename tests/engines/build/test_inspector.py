@@ -71,6 +71,12 @@ def test_names_without_details_are_refused() -> None:
         inspector.parse(json.dumps({"Layers": ["gemm_1", "relu_2"], "Bindings": []}))
 
 
+def test_layers_are_told_apart_by_profile() -> None:
+    names = ["gemm", "relu", "gemm [profile 1]", "relu [profile 1]", "gemm [profile 2]"]
+    found = inspector.parse(text(*(layer([], ["Float"], ["Float"], Name=name) for name in names)))
+    assert [[one.name for one in group] for group in inspector.by_profile(found)] == [names[:2], names[2:4], names[4:]]
+
+
 def check(precision: str, *layers: dict[str, Any]) -> dict[str, str]:
     return inspector.check(inspector.parse(text(*layers)), precision, ["a", "b"], {"head": "head"})  # type: ignore[arg-type]
 

@@ -52,8 +52,8 @@ class FakeBuilder:
         return Compiled(
             plan=str(path).encode(),
             timing_cache=b"tactics" + bytes([len(self.built)]),
-            layers=[inspector.parse(text) for _ in profiles],
-            inspected=[text for _ in profiles],
+            layers=inspector.parse(text),
+            inspected=text,
             output="score",
             build_s=0.5,
         )
