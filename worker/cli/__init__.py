@@ -16,6 +16,7 @@ COMMANDS: Final = {
     "model": ("worker.cli.model:model", "Train and inspect model packages."),
     "engine": ("worker.cli.engine:engine", "Build TensorRT plans and compare their precisions."),
     "plan": ("worker.cli.plan:plan", "How many lanes, processes and partitions a load needs."),
+    "simulate": ("worker.cli.simulate:simulate", "Compare batching rules under the same arrivals, in simulated time."),
 }
 """Name -> (where it is, what it does). Imports are late: `scorelane --help` and `run` load nothing they do not need."""
 
