@@ -3,7 +3,6 @@
 import asyncio
 import logging
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Final
 
 import msgspec
@@ -11,9 +10,8 @@ import msgspec
 from schemas.alarm import Alarm, JsonAlarm
 from worker.clock import Clock
 from worker.config_quality import AlarmConfig
-from worker.errors import WorkerError
 from worker.metrics import Metrics
-from worker.publisher import Messages, Publisher
+from worker.publisher import Messages, Sender
 from worker.topic import Topic
 from worker.webhook import Authenticator, Outside, OutsideAlarms, parse
 
@@ -24,16 +22,16 @@ CHECK_INTERVAL_S: Final = 0.05
 
 class AlarmDesk:
     def __init__(self, config: AlarmConfig, topics: Mapping[str, Topic], metrics: Metrics, clock: Clock) -> None:
-        """Raises `WorkerError` when the webhook's token cannot be read."""
+        """Raises `ConfigError` when the webhook's token cannot be read."""
         self._config = config
         self._topics = topics
         self._metrics = metrics
         self._clock = clock
         self._outside = OutsideAlarms()
-        self._authenticator = Authenticator(_tokens(config))
+        self._authenticator = Authenticator(config.webhook_tokens())
         self._encode = msgspec.json.Encoder().encode
 
-    async def run(self, publisher: Publisher) -> None:
+    async def run(self, publisher: Sender) -> None:
         """Check all topics' alarms and publish what changes, until cancelled. Raises `PublishFailed`."""
         while True:
             await asyncio.sleep(CHECK_INTERVAL_S)
@@ -94,15 +92,3 @@ class AlarmDesk:
         return [
             topic for name, topic in self._topics.items() if outside.model in (None, name, topic.chain.package.name)
         ]
-
-
-def _tokens(config: AlarmConfig) -> list[str]:
-    if not config.webhook_token_file:
-        return []
-    try:
-        token = Path(config.webhook_token_file).read_text(encoding="utf-8").strip()
-    except OSError as error:
-        raise WorkerError(f"alarms.webhook_token_file: {config.webhook_token_file}: {error.strerror}") from error
-    if not token:
-        raise WorkerError(f"alarms.webhook_token_file: {config.webhook_token_file}: empty; write the token into it")
-    return [token]

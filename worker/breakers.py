@@ -16,8 +16,12 @@ class Breakers:
         self.lost = False
         """True once the device of the engine was lost; only a new process brings it back."""
         self._policy = policy
-        self._observer = observer
+        self._observers = [observer]
         self._breakers: dict[str, Breaker] = {}
+
+    def observe(self, observer: Observer) -> None:
+        """Tell one more observer, after those before it."""
+        self._observers.append(observer)
 
     def open_lane(self, lane: str) -> "LaneBreaker":
         """The breaker of one more lane. It learns the engine's normal service times by itself."""
@@ -46,7 +50,8 @@ class Breakers:
 
     def tell(self, lane: str, transition: Transition | None) -> None:
         if transition is not None:
-            self._observer(lane, transition)
+            for observer in self._observers:
+                observer(lane, transition)
 
 
 class LaneBreaker:

@@ -14,11 +14,13 @@ from engines.errors import EngineError, LoadError
 from engines.package import Package
 from worker.breaker import Transition
 from worker.breakers import Breakers, Observer
+from worker.clock import Clock
 from worker.config import TopicConfig
 from worker.config_quality import BreakerConfig
 from worker.metrics import Metrics
 from worker.outcome import Tier
-from worker.station import Station
+from worker.segments import misfits
+from worker.station import Opener, Station
 
 log = logging.getLogger("scorelane.chain")
 
@@ -40,13 +42,23 @@ class Chain:
     Everything that is opened is closed by `stack`.
     """
 
-    def __init__(self, topic: TopicConfig, breaker: BreakerConfig, metrics: Metrics, stack: AsyncExitStack) -> None:
+    def __init__(
+        self,
+        topic: TopicConfig,
+        breaker: BreakerConfig,
+        metrics: Metrics,
+        clock: Clock,
+        stack: AsyncExitStack,
+        opener: Opener,
+    ) -> None:
         self.package: Package
         """Of the topic's model; there after `load`."""
         self.breakers: dict[str, Breakers] = {}
         """By engine; the last one of the chain has none."""
         self._topic = topic
         self._stack = stack
+        self._clock = clock
+        self._opener = opener
         self._kinds = list(dict.fromkeys((topic.engine, *topic.fallback)))
         self._primary: Engine | None = None
         self._cold: list[Station] = []
@@ -63,19 +75,16 @@ class Chain:
             self._shared.append(await self._in_service(kind, self.package, kind, f"{topic.name}-{kind}"))
         for segment in topic.segments:
             package = await asyncio.to_thread(Package.open, Path(segment.model))
-            if package.spec.tensors != self.package.spec.tensors:
-                raise LoadError(
-                    f"{segment.model}: segment {segment.name}: its inputs differ from those of {topic.model}; a"
-                    " segment's model is fed what the topic's is: train it with the same spec"
-                )
-            name = f"{segment.name}:{segment.engine}"
-            self._segments.append(await self._in_service(segment.engine, package, name, f"{topic.name}-{segment.name}"))
+            for key, value, problem, remedy in misfits(segment, self.package.spec, package.spec):
+                raise LoadError(f"segment {segment.name}: {key}: {value}: {problem}; {remedy}")
+            station = f"{topic.name}-{segment.name}"
+            self._segments.append(await self._in_service(segment.engine, package, segment.engine_name, station))
         if topic.cold_start == "wait":
             self._primary = await self._engine(self._kinds[0], self.package)
 
     async def open_lane(self, lane: str) -> tuple[Station, list[Tier], list[Tier]]:
         """The lane's station of the primary engine, its chain, and the segments' engines. Raises `EngineError`."""
-        station = Station(lane)
+        station = Station(lane, self._opener, self._clock)
         self._stack.push_async_callback(station.close, CLOSE_S)
         if self._primary is not None:
             await station.open(self._primary, self.package.spec.tensors, self._topic.max_batch)
@@ -101,7 +110,7 @@ class Chain:
 
     async def _in_service(self, kind: str, package: Package, name: str, station: str) -> _Shared:
         engine = await self._engine(kind, package)
-        shared = Station(station)
+        shared = Station(station, self._opener, self._clock)
         self._stack.push_async_callback(shared.close, CLOSE_S)
         await shared.open(engine, package.spec.tensors, self._topic.max_batch)
         return _Shared(name, package, shared)

@@ -43,6 +43,26 @@ LEAVE_S: Final = 5.0
 """For the client's own stop, which can hang without brokers."""
 
 
+def client_of(kafka: KafkaConfig) -> AIOKafkaConsumer:
+    """The Kafka client of one member of the group, as `Consumer` needs it."""
+    return AIOKafkaConsumer(
+        **kafka.client_args(),
+        group_id=kafka.group_id,
+        auto_offset_reset=kafka.auto_offset_reset,
+        enable_auto_commit=False,
+        partition_assignment_strategy=(RoundRobinPartitionAssignor,),
+        session_timeout_ms=kafka.session_timeout_ms,
+        heartbeat_interval_ms=kafka.heartbeat_interval_ms,
+        rebalance_timeout_ms=kafka.rebalance_timeout_ms,
+        # The client's own check is disabled for good by one failed poll; the service watches the progress.
+        max_poll_interval_ms=86_400_000,
+        fetch_max_wait_ms=kafka.fetch_max_wait_ms,
+        fetch_max_bytes=kafka.fetch_max_bytes,
+        max_partition_fetch_bytes=kafka.max_partition_fetch_bytes,
+        check_crcs=kafka.check_crcs,
+    )
+
+
 class Consumer(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafka has no types
     """One member of the group.
 
@@ -55,7 +75,13 @@ class Consumer(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafka has
     """
 
     def __init__(
-        self, kafka: KafkaConfig, worker: WorkerConfig, topics: Mapping[str, Topic], metrics: Metrics, clock: Clock
+        self,
+        client: AIOKafkaConsumer,
+        kafka: KafkaConfig,
+        worker: WorkerConfig,
+        topics: Mapping[str, Topic],
+        metrics: Metrics,
+        clock: Clock,
     ) -> None:
         self._topics = topics
         self._worker = worker
@@ -70,22 +96,7 @@ class Consumer(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafka has
         self.assigned_since: float | None = None
         """Monotonic second of the current assignment, None during a rebalance. An assignment may be empty."""
         self.last_poll = self.last_settled = clock.monotonic()
-        self._consumer = AIOKafkaConsumer(
-            **kafka.client_args(),
-            group_id=kafka.group_id,
-            auto_offset_reset=kafka.auto_offset_reset,
-            enable_auto_commit=False,
-            partition_assignment_strategy=(RoundRobinPartitionAssignor,),
-            session_timeout_ms=kafka.session_timeout_ms,
-            heartbeat_interval_ms=kafka.heartbeat_interval_ms,
-            rebalance_timeout_ms=kafka.rebalance_timeout_ms,
-            # The client's own check is disabled for good by one failed poll; `progress` below is the watchdog.
-            max_poll_interval_ms=86_400_000,
-            fetch_max_wait_ms=kafka.fetch_max_wait_ms,
-            fetch_max_bytes=kafka.fetch_max_bytes,
-            max_partition_fetch_bytes=kafka.max_partition_fetch_bytes,
-            check_crcs=kafka.check_crcs,
-        )
+        self._consumer = client
         self.committer = Committer(self._consumer, self._positions, metrics, clock)
 
     async def start(self) -> None:

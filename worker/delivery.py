@@ -12,7 +12,7 @@ from worker.clock import Clock
 from worker.config import TopicConfig
 from worker.metrics import Metrics
 from worker.outcome import SKIPPED, Outcome
-from worker.publisher import Delivery, Headers, Messages, Publisher
+from worker.publisher import Acknowledgement, Headers, Messages, Sender
 from worker.scores import ScoreEncoder
 
 
@@ -27,7 +27,7 @@ class DeliveryDesk:
         self,
         config: TopicConfig,
         *,
-        publisher: Publisher,
+        publisher: Sender,
         encoder: ScoreEncoder,
         alarms: Alarms,
         dead_letter_max_bytes: int,
@@ -42,7 +42,7 @@ class DeliveryDesk:
         self._metrics = metrics
         self._clock = clock
 
-    async def publish(self, outcomes: list[Outcome]) -> list[Delivery]:
+    async def publish(self, outcomes: list[Outcome]) -> list[Acknowledgement]:
         """Queue everything; the deliveries are to be awaited before a segment is settled. Raises `PublishFailed`."""
         scores: defaultdict[int, Messages] = defaultdict(Messages)
         dead: defaultdict[int, Messages] = defaultdict(Messages)

@@ -12,6 +12,8 @@ class Executor:
     One thread hop each way per batch, never per event.
     """
 
+    inline = False
+
     def __init__(self, session: Session, *, name: str) -> None:
         self.depth = session.depth
         self._runner = Runner(session, name=name)

@@ -18,7 +18,7 @@ from worker.clock import Clock
 from worker.delivery import DeliveryDesk
 from worker.dispatcher import Dispatcher
 from worker.outcome import Outcome
-from worker.publisher import Delivery
+from worker.publisher import Acknowledgement
 from worker.service_time import ServiceTime
 
 log = logging.getLogger("scorelane.lane")
@@ -93,7 +93,7 @@ class Lane:
         self._room = asyncio.Semaphore(UNACKNOWLEDGED_BATCHES)
         self._unpublished: list[Scored] = []
         self._answered = asyncio.Event()
-        self._published: asyncio.Queue[tuple[list[Outcome], list[Delivery], float]] = asyncio.Queue()
+        self._published: asyncio.Queue[tuple[list[Outcome], list[Acknowledgement], float]] = asyncio.Queue()
 
     @property
     def has_room(self) -> bool:

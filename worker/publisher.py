@@ -7,7 +7,7 @@ import contextlib
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, Protocol
 
 from aiokafka import AIOKafkaProducer
 from aiokafka.errors import KafkaError, MessageSizeTooLargeError, UnknownTopicOrPartitionError
@@ -55,6 +55,16 @@ class Messages:
     def cut(self, start: int, stop: int) -> Messages:
         headers = self.headers[start:stop] if self.headers is not None else None
         return Messages(self.keys[start:stop], self.values[start:stop], headers)
+
+
+class Acknowledgement(Protocol):
+    async def acknowledged(self) -> None:
+        """Wait until the brokers have every message. Raises `PublishFailed`."""
+
+
+class Sender(Protocol):
+    async def send(self, topic: str, partition: int, messages: Messages, timestamp_ms: int) -> Acknowledgement:
+        """Queue messages, in order, for a partition. Raises `PublishFailed`."""
 
 
 class Delivery:

@@ -16,7 +16,7 @@ from worker.alarm_desk import AlarmDesk
 from worker.breaker import State
 from worker.clock import Clock, SystemClock
 from worker.config import Config
-from worker.consumer import Consumer
+from worker.consumer import Consumer, client_of
 from worker.errors import ConsumerFailed, DeviceGone, WorkerError
 from worker.health import Facts, not_live, not_ready
 from worker.metrics import Metrics
@@ -82,7 +82,8 @@ class Service:
             publisher = Publisher(config.kafka, worker)
             await publisher.start()
             stack.push_async_callback(publisher.stop, worker.drain_timeout_ms / 1000)
-            consumer = self._consumer = Consumer(config.kafka, worker, self._topics, self._metrics, self._clock)
+            client = client_of(config.kafka)
+            consumer = self._consumer = Consumer(client, config.kafka, worker, self._topics, self._metrics, self._clock)
             await self._open_lanes(publisher, consumer)
             self._warm = True
             gc.freeze()  # what is loaded now stays: the collector need not look at it again

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import time
-from collections.abc import Sequence
-from typing import Final
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Final, Protocol
 
 import numpy as np
 
 from engines.base import Engine, Features, Scores, Session, run
 from engines.errors import EngineError, RunError
 from schemas.spec import TensorSpec
+from worker.clock import Clock
 from worker.executor import Executor
 from worker.service_time import ServiceTime
 
@@ -24,10 +24,30 @@ MOST_HUNG: Final = 3
 MEASURED_RUNS: Final = 3
 
 
+class OpenSession(Protocol):
+    """A session that takes batches from the event loop."""
+
+    depth: int
+    inline: bool
+
+    async def run(self, features: Features) -> Scores: ...
+
+    def retire(self) -> None:
+        """Leave it behind: who waits for it gets `RunError`."""
+
+    async def close(self, timeout_s: float) -> bool:
+        """Finish and close. False when it had to be left behind."""
+
+
+Opener = Callable[[Engine, str], Awaitable[OpenSession]]
+"""Opens one more session of an engine, under a name. Raises `LoadError`, `OutOfMemory`."""
+
+
 class Inline:
     """A session on the event loop's own thread, for engines whose batch costs less than the hop to another."""
 
     depth = 1
+    inline = True
 
     def __init__(self, session: Session) -> None:
         self._session = session
@@ -51,11 +71,13 @@ class Station:
     next engine of the chain takes the batch.
     """
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, opener: Opener, clock: Clock) -> None:
         self.name = name
         self.service_time = ServiceTime()
+        self._opener = opener
+        self._clock = clock
         self._engine: Engine | None = None
-        self._executor: Executor | Inline | None = None
+        self._executor: OpenSession | None = None
         self._opening: asyncio.Task[None] | None = None
         self._hung = 0
 
@@ -67,7 +89,7 @@ class Station:
     @property
     def inline(self) -> bool:
         """Whether `run` neither waits nor can hang."""
-        return isinstance(self._executor, Inline)
+        return self._executor is not None and self._executor.inline
 
     @property
     def depth(self) -> int:
@@ -76,14 +98,14 @@ class Station:
 
     async def open(self, engine: Engine, tensors: Sequence[TensorSpec], max_batch: int) -> None:
         """Open a session, run it at three sizes and learn their times. Raises `LoadError`, `RunError`."""
-        executor = await _open(engine, self.name)
+        executor = await self._opener(engine, self.name)
         for rows in sorted({1, max(1, max_batch // 4), max_batch}):
             sample = {t.name: np.zeros((rows, *t.shape), t.dtype) for t in tensors}
             await executor.run(sample)  # the first run of a size also pays for its memory
             for _ in range(MEASURED_RUNS):
-                started = time.perf_counter()
+                started = self._clock.monotonic()
                 await executor.run(sample)
-                self.service_time.observe(rows, time.perf_counter() - started)
+                self.service_time.observe(rows, self._clock.monotonic() - started)
         self._engine, self._executor = engine, executor
 
     async def run(self, features: Features) -> Scores:
@@ -113,13 +135,14 @@ class Station:
 
     async def _reopen(self, engine: Engine) -> None:
         try:
-            self._executor = await _open(engine, self.name)
+            self._executor = await self._opener(engine, self.name)
         except EngineError as error:
             log.error("%s: no new session after a hang: %s", self.name, error)
         else:
             log.info("%s: a new session took over", self.name)
 
 
-async def _open(engine: Engine, name: str) -> Executor | Inline:
+async def open_session(engine: Engine, name: str) -> OpenSession:
+    """On the event loop's own thread, or on one of its own, as the engine says."""
     session = await asyncio.to_thread(engine.open_session)
     return Inline(session) if engine.inline else Executor(session, name=name)

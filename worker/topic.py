@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack
 from operator import attrgetter
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,10 +27,11 @@ from worker.dispatcher import Dispatcher
 from worker.lane import Lane, LaneBounds
 from worker.metrics import Metrics
 from worker.partition import Partition
-from worker.publisher import Publisher
-from worker.route import LatePolicy, RoutePolicy, Router, SegmentRule
+from worker.publisher import Sender
+from worker.route import RoutePolicy, Router
 from worker.scores import ScoreEncoder
 from worker.service_time import ServiceTime
+from worker.station import Opener, open_session
 
 RECORD_BYTES: Final = 700
 """Memory of one record beside its value: the client's record object, its key and its place in our columns."""
@@ -44,16 +45,33 @@ COUNTED_IDS: Final = 1 << 20
 _headers = attrgetter("headers")
 
 
+class Parts(NamedTuple):
+    """What a replay puts others in place of."""
+
+    opener: Opener = open_session
+    batcher: type[Batcher] = Batcher
+
+
+REAL: Final = Parts()
+
+
 class Topic:
     """Lanes hold one model; a topic routes to a model."""
 
     def __init__(
-        self, config: TopicConfig, whole: Config, metrics: Metrics, clock: Clock, stack: AsyncExitStack
+        self,
+        config: TopicConfig,
+        whole: Config,
+        metrics: Metrics,
+        clock: Clock,
+        stack: AsyncExitStack,
+        parts: Parts = REAL,
     ) -> None:
         """`stack` closes what `load` and `open_lanes` open."""
         self.config = config
         self.lanes: list[Lane] = []
-        self.chain = Chain(config, whole.breaker, metrics, stack)
+        self.chain = Chain(config, whole.breaker, metrics, clock, stack, parts.opener)
+        self._parts = parts
         self.alarms = Alarms(config.name, policy=whole.alarms.policy())
         self._worker = whole.worker
         self._classes = tuple(item.policy() for item in whole.classes) or (ONE_CLASS,)
@@ -62,7 +80,7 @@ class Topic:
         self._clock = clock
         self._rule = DeadlineRule(config.budget_ms, config.deadline, config.event_deadline)
         self._records = metrics.records.labels(config.name)
-        self._segments = [_segment_rule(config, index) for index in range(len(config.segments))]
+        self._segments = [segment.rule() for segment in config.segments]
         self._activity = {rule.name: Activity(COUNTED_IDS) for rule in self._segments if rule.fewer_than is not None}
 
     async def load(self) -> None:
@@ -71,7 +89,7 @@ class Topic:
         spec = self.chain.package.spec
         self._decoder = Decoder(spec, self.config.format, max_event_bytes=self._worker.max_event_bytes)
 
-    async def open_lanes(self, count: int, publisher: Publisher, settled: Callable[[], None]) -> None:
+    async def open_lanes(self, count: int, publisher: Sender, settled: Callable[[], None]) -> None:
         """Open and warm `count` lanes' sessions. Raises `EngineError`."""
         config = self.config
         desk = DeliveryDesk(
@@ -92,7 +110,7 @@ class Topic:
             lane = Lane(
                 name,
                 station=station,
-                batcher=Batcher(config.max_batch, self._classes, station.service_time, publishing),
+                batcher=self._parts.batcher(config.max_batch, self._classes, station.service_time, publishing),
                 dispatcher=Dispatcher(chain, router, self._clock, publishing=publishing, segments=segments),
                 desk=desk,
                 publishing=publishing,
@@ -164,17 +182,4 @@ class Topic:
         if not isinstance(config.primary_above_ms, str):
             # At 0 even an event without any budget left has the primary first.
             above[config.engine] = config.primary_above_ms / 1000 or -np.inf
-        late: LatePolicy = "last" if config.late == "light" else config.late
-        return RoutePolicy(above_s=above, late=late, segments=tuple(self._segments))
-
-
-def _segment_rule(config: TopicConfig, index: int) -> SegmentRule:
-    segment = config.segments[index]
-    return SegmentRule(
-        name=segment.name,
-        engine=f"{segment.name}:{segment.engine}",
-        tensor=segment.tensor,
-        column=segment.column,
-        values=frozenset(segment.values) if segment.values else None,
-        fewer_than=segment.fewer_than if not segment.values else None,
-    )
+        return RoutePolicy(above_s=above, late=config.late, segments=tuple(self._segments))

@@ -7,7 +7,8 @@ import pytest
 from engines.base import Features, Scores
 from engines.errors import LoadError, RunError
 from schemas.spec import TensorSpec
-from worker.station import MOST_HUNG, Station
+from worker.clock import SystemClock
+from worker.station import MOST_HUNG, Station, open_session
 
 
 class StuckSession:
@@ -58,7 +59,7 @@ async def opened(engine: StuckEngine) -> Station:
     """A station whose first session answers while it is measured, and from then on as its gate says."""
     going = engine.gates[0].is_set()
     engine.gates[0].set()
-    station = Station("t")
+    station = Station("t", open_session, SystemClock())
     assert not station.warm
     async with asyncio.timeout(10):
         await station.open(engine, [TensorSpec("x", "float32", (1,))], engine.max_batch)
@@ -94,7 +95,7 @@ async def test_a_light_engine_runs_on_the_loop_itself() -> None:
 
 async def test_a_cold_station_refuses_at_once() -> None:
     with pytest.raises(RunError, match="no session"):
-        await Station("t").run(X)
+        await Station("t", open_session, SystemClock()).run(X)
 
 
 async def test_callers_beyond_the_depth_wait_their_turn() -> None:
