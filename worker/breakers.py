@@ -18,6 +18,7 @@ class Breakers:
         self._policy = policy
         self._observers = [observer]
         self._breakers: dict[str, Breaker] = {}
+        self._held: dict[str, float] = {}  # alarm from outside -> since when, for lanes that open later
 
     def observe(self, observer: Observer) -> None:
         """Tell one more observer, after those before it."""
@@ -26,6 +27,8 @@ class Breakers:
     def open_lane(self, lane: str) -> "LaneBreaker":
         """The breaker of one more lane. It learns the engine's normal service times by itself."""
         breaker = self._breakers[lane] = Breaker(ServiceTime(), self._policy)
+        for name, since in self._held.items():
+            self.tell(lane, breaker.hold(name, since))
         return LaneBreaker(lane, breaker, self)
 
     def lose(self, now: float) -> None:
@@ -36,10 +39,12 @@ class Breakers:
 
     def hold(self, name: str, now: float) -> None:
         """An alarm from outside keeps the engine out of use in all lanes until `release` with the same name."""
+        self._held.setdefault(name, now)
         for lane, breaker in self._breakers.items():
             self.tell(lane, breaker.hold(name, now))
 
     def release(self, name: str, now: float) -> None:
+        self._held.pop(name, None)
         for breaker in self._breakers.values():
             breaker.release(name, now)
 

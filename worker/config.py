@@ -143,21 +143,23 @@ class TopicConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     deadline: Literal["timestamp", "arrival"] = "timestamp"
     """Where `budget_ms` begins: the record's timestamp, or its arrival at the worker."""
     event_deadline: Literal["absolute", "relative", "ignore"] = "absolute"
-    """An event's own deadline (field or header `deadline_ms`): since the epoch, after the timestamp, or not used."""
+    """An event's own deadline, its field or the record header `deadline_ms` (a number as text): milliseconds since the
+    epoch, milliseconds after the record's timestamp, or not used. It can only shorten `budget_ms`."""
     max_batch: Annotated[int, Meta(ge=1, le=65_536)] = 256
     """Most events of one batch."""
     threads: Annotated[int, Meta(ge=1, le=256)] = 1
     """Threads of one CPU engine."""
     primary_above_ms: Annotated[float, Meta(ge=0)] | Literal["predicted"] = "predicted"
     """Remaining budget that an event must have for the primary engine; with less the next engine scores it at once.
-    "predicted": what the batch is expected to take. 0: always the primary first."""
+    "predicted": what the batch is expected to take. 0: always the primary first. Below `budget_ms`."""
     late: Literal["score", "light", "skip", "dead_letter"] = "score"
-    """Events that are past their deadline when they are reached: scored all the same, scored by the last engine of the
-    chain, published without a score, or dead-lettered."""
+    """Events that are past their deadline when they are reached: scored all the same, scored by the last engine of
+    `fallback`, published without a score, or dead-lettered."""
     service_class: str = ""
-    """Class of events without a header `class`; one of [[classes]]. Default: the first."""
+    """Class of events whose record has no header `class` with a known name; one of [[classes]]. Default: the first."""
     cold_start: Literal["wait", "light"] = "wait"
-    """Until the primary engine is loaded and warm: not ready, or ready with the fallback engines answering."""
+    """Until the primary engine is loaded and warm: not ready, or ready with the engines of `fallback`
+    answering."""
     segments: tuple[SegmentConfig, ...] = ()
     """[[topics.segments]] tables: groups of events with models of their own."""
 

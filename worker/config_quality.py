@@ -8,6 +8,7 @@ from msgspec import Meta
 from worker.alarms import AlarmPolicy
 from worker.breaker import BreakerPolicy
 from worker.classes import ClassPolicy
+from worker.route import SegmentRule
 
 Milliseconds = Annotated[int, Meta(ge=1, le=86_400_000)]
 Part = Annotated[float, Meta(gt=0, lt=1)]
@@ -17,7 +18,7 @@ class ClassConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     """[[classes]]: one class of service, the highest first. Without any there is one class that sheds nothing."""
 
     name: Annotated[str, Meta(pattern=r"^[A-Za-z0-9_-]{1,32}$")]
-    """What topics (`service_class`) and the record header `class` call it, for example "L1". Required."""
+    """What topics (`service_class`) and the records' header `class` call it, for example "L1". Required."""
     weight: Annotated[float, Meta(gt=0)] = 1.0
     """Share of the rows while other classes wait too, relative to their weights."""
     timeout_ms: Milliseconds = 1_000
@@ -25,13 +26,14 @@ class ClassConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     max_rows: Annotated[int, Meta(ge=1)] = 16_384
     """Most events of the class waiting in one lane; above, what is due last is shed."""
     max_bytes: Annotated[int, Meta(ge=1)] = 8 << 20
-    """The same in bytes."""
+    """The same in bytes; at least `worker.max_event_bytes`."""
     quota: Annotated[float, Meta(ge=0)] = 0.0
     """Most events a second admitted into one lane, with one second of burst; above, they are shed. 0: no limit."""
     aging_ms: Milliseconds = 1_000
     """Wait of the oldest event that doubles the weight, so that no class starves."""
     shed: Literal["light", "skip", "dead_letter"] = "light"
-    """What becomes of shed events: scored by the last engine, published without a score, or dead-lettered."""
+    """What becomes of shed events: scored by the last engine (topics then need a `fallback`), published without a
+    score, or dead-lettered."""
 
     def policy(self) -> ClassPolicy:
         return ClassPolicy(
@@ -66,7 +68,7 @@ class BreakerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     open_ms: Milliseconds = 250
     """First time without the engine; doubled at each further opening until a calm time."""
     max_open_ms: Milliseconds = 1_000
-    """Bound of the doubling."""
+    """Bound of the doubling; at least `open_ms`."""
     calm_ms: Milliseconds = 10_000
     """Closed for so long, the next opening is a first one again."""
     probes: Annotated[int, Meta(ge=1)] = 3
@@ -82,7 +84,7 @@ class BreakerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
             consecutive=self.consecutive,
             slow_factor=self.slow_factor,
             open_s=self.open_ms / 1000,
-            max_open_s=max(self.max_open_ms, self.open_ms) / 1000,
+            max_open_s=self.max_open_ms / 1000,
             calm_s=self.calm_ms / 1000,
             probes=self.probes,
         )
@@ -92,7 +94,7 @@ class AlarmConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     """[alarms]: limits of each model's latencies, misses and errors, and who is told."""
 
     topic: Annotated[str, Meta(pattern=r"^[a-zA-Z0-9._-]{0,249}$")] = ""
-    """Topic for raised and cleared alarms, in JSON. Empty: they are only logged and counted."""
+    """Topic for raised and cleared alarms, in JSON; it must exist. Empty: they are only logged and counted."""
     window_ms: Milliseconds = 1_000
     """Time over which latencies, misses and errors are taken."""
     min_rows: Annotated[int, Meta(ge=1)] = 100
@@ -124,9 +126,18 @@ class AlarmConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
             clear_s=self.clear_ms / 1000,
         )
 
+    def webhook_tokens(self) -> list[str]:
+        """The tokens that POST /alarms lets in; none where the webhook is off.
+
+        Raises `ConfigError` when the file cannot be read or is empty.
+        """
+        from worker.security import webhook_tokens
+
+        return webhook_tokens(self)
+
 
 class SegmentConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A segment of a topic's events that has a model of its own, chosen by one categorical feature."""
+    """A segment of a topic's events with a model of its own, by a category of theirs: `values` or `fewer_than`."""
 
     name: Annotated[str, Meta(pattern=r"^[A-Za-z0-9_-]{1,32}$")]
     """Stands in each score's reason: "segment:<name>". Required."""
@@ -142,3 +153,18 @@ class SegmentConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     """Ids (as in the input) that belong to the segment."""
     fewer_than: Annotated[float, Meta(ge=0)] = 0.0
     """Or: ids with fewer events than this in the last days belong to it, the long tail."""
+
+    @property
+    def engine_name(self) -> str:
+        """As it stands in the scores."""
+        return f"{self.name}:{self.engine}"
+
+    def rule(self) -> SegmentRule:
+        return SegmentRule(
+            name=self.name,
+            engine=self.engine_name,
+            tensor=self.tensor,
+            column=self.column,
+            values=frozenset(self.values) if self.values else None,
+            fewer_than=self.fewer_than or None,
+        )

@@ -4,6 +4,7 @@ from collections import Counter
 from collections.abc import Iterator
 
 from worker.config import Config, KafkaConfig, TopicConfig
+from worker.config_rules_quality import quality_rules
 
 type Found = tuple[str, str, str, str]
 
@@ -17,6 +18,7 @@ def rules(config: Config) -> Iterator[Found]:
     yield from _topics(config)
     for topic in config.topics:
         yield from _engines(topic)
+    yield from quality_rules(config)
 
 
 def _below(config: Config, low: str, high: str, why: str, *, equal: bool = False) -> Iterator[Found]:

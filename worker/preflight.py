@@ -1,12 +1,13 @@
-"""What a configuration names beside itself: model packages, certificates, and on request the topics of the broker."""
+"""What a configuration names beside itself: model packages, secrets, and on request the topics of the broker."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from engines.errors import LoadError
 from engines.package import Package
-from worker.config import Config, ConfigError, Problem, TopicConfig
+from worker.config import Config, ConfigError, Problem
+from worker.segments import misfits
 
 NEEDS = {"ort": "model.onnx", "light": "light.npz", "trees": "trees.onnx", "trt": "model.onnx"}
 """Engine -> the file that it reads from a package."""
@@ -14,28 +15,38 @@ NEEDS = {"ort": "model.onnx", "light": "light.npz", "trees": "trees.onnx", "trt"
 
 @dataclass(frozen=True, slots=True)
 class Checked:
-    """The verified packages, by topic, and everything that is wrong."""
+    """The verified packages and everything that is wrong."""
 
     packages: Mapping[str, Package]
+    """By topic; the segments' by "<topic>.<segment>"."""
     problems: list[Problem]
 
 
 def check_files(config: Config, source: str) -> Checked:
     """Open every model with its digests verified, and everything that security needs. `source` names the file."""
     problems: list[Problem] = []
-    try:
-        config.kafka.client_args()
-    except ConfigError as error:
-        problems += [Problem(source, found.key, found.value, found.problem, found.remedy) for found in error.problems]
+    for secrets in (config.kafka.client_args, config.alarms.webhook_tokens):
+        try:
+            secrets()
+        except ConfigError as error:
+            problems += [Problem(source, p.key, p.value, p.problem, p.remedy) for p in error.problems]
     packages: dict[str, Package] = {}
     for topic in config.topics:
-        try:
-            packages[topic.name] = Package.open(Path(topic.model))
-        except LoadError as error:
-            problem, _, remedy = str(error).removeprefix(f"{topic.model}: ").rpartition("; ")
-            problems.append(Problem(source, f"topics[{topic.name}].model", topic.model, problem, remedy))
-        else:
-            problems += _engines(topic, packages[topic.name], source)
+        key = f"topics[{topic.name}]"
+        whole = _open(topic.model, key, source, problems)
+        if whole is not None:
+            packages[topic.name] = whole
+            for field, engines in (("engine", (topic.engine,)), ("fallback", topic.fallback)):
+                problems += _engines(engines, whole, f"{key}.{field}", source)
+        for segment in topic.segments:
+            inner = f"{key}.segments[{segment.name}]"
+            own = _open(segment.model, inner, source, problems)
+            if own is not None:
+                packages[f"{topic.name}.{segment.name}"] = own
+                problems += _engines((segment.engine,), own, f"{inner}.engine", source)
+            if whole is not None and own is not None:
+                for field, *rest in misfits(segment, whole.spec, own.spec):
+                    problems.append(Problem(source, f"{inner}.{field}", *rest))
     return Checked(packages, problems)
 
 
@@ -45,6 +56,9 @@ def check_topics(config: Config, source: str, partitions: Mapping[str, int]) -> 
     Scores and dead letters go to the partition of their event, so that each needs as many partitions.
     """
     problems: list[Problem] = []
+    alarms = config.alarms.topic
+    if alarms and alarms not in partitions:
+        problems.append(Problem(source, "alarms.topic", alarms, "no such topic", "create it with 1 partition"))
     for topic in config.topics:
         key = f"topics[{topic.name}]"
         count = partitions.get(topic.name)
@@ -62,14 +76,22 @@ def check_topics(config: Config, source: str, partitions: Mapping[str, int]) -> 
     return problems
 
 
-def _engines(topic: TopicConfig, package: Package, source: str) -> list[Problem]:
+def _open(model: str, key: str, source: str, problems: list[Problem]) -> Package | None:
+    try:
+        return Package.open(Path(model))
+    except LoadError as error:
+        problem, _, remedy = str(error).removeprefix(f"{model}: ").rpartition("; ")
+        problems.append(Problem(source, f"{key}.model", model, problem, remedy))
+        return None
+
+
+def _engines(engines: Sequence[str], package: Package, key: str, source: str) -> list[Problem]:
     problems = []
-    for field, engines in (("engine", (topic.engine,)), ("fallback", topic.fallback)):
-        for engine in engines:
-            file = NEEDS.get(engine)
-            if file is not None and not package.has(file):
-                known = ", ".join(name for name, needed in NEEDS.items() if package.has(needed))
-                problem = f"the package {package.name} {package.version} has no {file}"
-                remedy = f"use one of {known}, or train the model with it" if known else "train the model again"
-                problems.append(Problem(source, f"topics[{topic.name}].{field}", engine, problem, remedy))
+    for engine in engines:
+        file = NEEDS.get(engine)
+        if file is not None and not package.has(file):
+            known = ", ".join(name for name, needed in NEEDS.items() if package.has(needed))
+            problem = f"the package {package.name} {package.version} has no {file}"
+            remedy = f"use one of {known}, or train the model with it" if known else "train the model again"
+            problems.append(Problem(source, key, engine, problem, remedy))
     return problems

@@ -15,7 +15,7 @@ from schemas.rows import Tensors
 from worker.activity import Activity
 from worker.service_time import ServiceTime
 
-LatePolicy = Literal["score", "last", "skip", "dead_letter"]
+LatePolicy = Literal["score", "light", "skip", "dead_letter"]
 """Late rows: scored like the others, by the last engine of the chain only, skipped with a marker, or dead-lettered."""
 
 
@@ -111,7 +111,7 @@ class Router:
         last = chain[-1].engine
         if self.policy.late != "score" and len(left):
             late = remaining <= 0
-            engine = last if self.policy.late == "last" else None
+            engine = last if self.policy.late == "light" else None
             left = self._part(routes, left, late, engine, f"late:{self.policy.late}")
         for rule in self.policy.segments:
             own = next((c for c in chain if c.engine == rule.engine and c.warm and c.refused is None), None)

@@ -1,4 +1,4 @@
-"""TLS and SASL: from the configuration to what aiokafka's clients take."""
+"""TLS, SASL and tokens: from the configuration to what aiokafka's clients and the webhook take."""
 
 import ssl
 from pathlib import Path
@@ -7,6 +7,7 @@ from typing import Any
 from aiokafka.abc import AbstractTokenProvider
 
 from worker.config import ConfigError, KafkaConfig, Problem
+from worker.config_quality import AlarmConfig
 
 
 def client_args(kafka: KafkaConfig) -> dict[str, Any]:
@@ -72,16 +73,25 @@ class TokenFile(AbstractTokenProvider):  # type: ignore[misc]  # aiokafka has no
 
     def read(self) -> str:
         """Raises `ConfigError` when there is no token."""
-        token = _readable("kafka.sasl_token_file", str(self._path)).strip()
-        if not token:
-            raise _error("kafka.sasl_token_file", str(self._path), "the file is empty", "write the token into it")
-        return token
+        return _token("kafka.sasl_token_file", str(self._path))
+
+
+def webhook_tokens(alarms: AlarmConfig) -> list[str]:
+    """See `AlarmConfig.webhook_tokens`."""
+    return [_token("alarms.webhook_token_file", alarms.webhook_token_file)] if alarms.webhook_token_file else []
 
 
 def _password(kafka: KafkaConfig) -> str:
     if kafka.sasl_password:
         return kafka.sasl_password
     return _readable("kafka.sasl_password_file", kafka.sasl_password_file).removesuffix("\n").removesuffix("\r")
+
+
+def _token(key: str, path: str) -> str:
+    token = _readable(key, path).strip()
+    if not token:
+        raise _error(key, path, "the file is empty", "write the token into it")
+    return token
 
 
 def _readable(key: str, path: str) -> str:

@@ -112,6 +112,8 @@ class Service:
             log.info("topic %s: model %s version %s loaded", config.name, package.name, package.version)
 
     async def _open_lanes(self, publisher: Publisher, consumer: Consumer) -> None:
+        if self._config.alarms.topic:  # found missing now rather than when something is wrong already
+            await publisher.partition_count(self._config.alarms.topic)
         for name, topic in self._topics.items():
             partitions = await publisher.partition_count(name)
             for output in (topic.config.scores, topic.config.dead_letters):

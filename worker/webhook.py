@@ -40,7 +40,7 @@ class Authenticator:
         """Several `tokens` are valid at once, so that they can be changed without a gap."""
         if not all([*tokens, secret is None or secret]):
             raise ValueError("alarm tokens and secret must not be empty; leave them out instead")
-        self._tokens = [_digest(token.encode()) for token in tokens]
+        self._tokens = [_digest(token.encode("utf-8", "surrogateescape")) for token in tokens]
         self._secret = None if secret is None else secret.encode()
 
     def check(self, headers: Mapping[str, str], body: bytes) -> None:

@@ -230,7 +230,7 @@ async def test_an_engine_that_is_predicted_too_slow_sees_a_shadow_now_and_then()
 
 
 @pytest.mark.parametrize(
-    ("policy", "engine", "scored"), [("score", "ort", 2), ("last", "light", 2), ("skip", SKIPPED, 0)]
+    ("policy", "engine", "scored"), [("score", "ort", 2), ("light", "light", 2), ("skip", SKIPPED, 0)]
 )
 async def test_late_rows_go_by_the_late_policy(policy: str, engine: str, scored: int) -> None:
     fixture = Fixture(

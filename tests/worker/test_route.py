@@ -72,7 +72,7 @@ def test_the_last_engine_answers_even_when_it_is_cold_or_refused() -> None:
     ("late", "expected"),
     [
         ("score", [([0], "trt", None), ([1], "light", "trt:budget")]),
-        ("last", [([1], "light", "late:last"), ([0], "trt", None)]),
+        ("light", [([1], "light", "late:light"), ([0], "trt", None)]),
         ("skip", [([1], None, "late:skip"), ([0], "trt", None)]),
         ("dead_letter", [([1], None, "late:dead_letter"), ([0], "trt", None)]),
     ],
@@ -129,7 +129,7 @@ def test_segments_need_one_criterion_and_its_activity() -> None:
     st.lists(
         st.tuples(st.floats(0.0001, 0.1), st.booleans(), st.sampled_from([None, "errors"])), min_size=1, max_size=4
     ),
-    st.sampled_from(["score", "last", "skip", "dead_letter"]),
+    st.sampled_from(["score", "light", "skip", "dead_letter"]),
     st.data(),
 )
 def test_every_row_goes_exactly_one_way(

@@ -6,7 +6,7 @@ from pathlib import Path
 import click
 
 from worker.cli.client import config_option, partitions, quiet
-from worker.config import Config, ConfigError
+from worker.config import Config, ConfigError, TopicConfig
 from worker.errors import BrokerUnreachable
 
 
@@ -18,7 +18,8 @@ def check(config_path: Path | None, connect: bool, example: bool) -> int:
     """Validate a configuration and everything it names, and show what would run.
 
     Checked are the TOML, keys, values and how they fit together, the environment's overrides (SCORELANE_...), model
-    packages with their digests, the files that engines need, certificates and secrets. Every problem is one line:
+    packages with their digests (also those of segments), the files that engines need, certificates and secrets. Every
+    problem is one line:
 
         file: key: value: problem; remedy
 
@@ -55,26 +56,47 @@ def check(config_path: Path | None, connect: bool, example: bool) -> int:
     return 0
 
 
+LATE = {"score": "score", "light": "last engine", "skip": "skip", "dead_letter": "dead letter"}
+
+
 def _show(config: Config, models: dict[str, str]) -> None:
     from rich import box
     from rich.console import Console
     from rich.table import Table
 
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    for column in ("events", "model", "engines", "budget", "batch", "scores", "dead letters"):
+    for column in ("events", "model", "engines", "class", "budget", "late", "batch", "scores", "dead letters"):
         table.add_column(column, overflow="fold")
     for topic in config.topics:
         table.add_row(
             f"{topic.name} ({topic.format})",
             models[topic.name],
-            " > ".join((topic.engine, *topic.fallback)),
+            _engines(topic),
+            topic.service_class or (config.classes[0].name if config.classes else "-"),
             f"{topic.budget_ms:g} ms",
+            LATE[topic.late],
             f"<= {topic.max_batch}",
             f"{topic.scores} ({topic.score_format})",
             topic.dead_letters,
         )
+        for segment in topic.segments:
+            who = f"{len(segment.values)} ids" if segment.values else f"under {segment.fewer_than:g} events"
+            model = models[f"{topic.name}.{segment.name}"]
+            table.add_row(f"  {segment.name} ({who} in {segment.tensor}[{segment.column}])", model, segment.engine)
     kafka = config.kafka
     console = Console()
     console.print(table)
+    for rank, item in enumerate(config.classes, 1):
+        quota = f", at most {item.quota:g}/s a lane" if item.quota else ""
+        click.echo(f"class {rank} {item.name}: weight {item.weight:g}, {item.timeout_ms} ms{quota}, then {item.shed}")
     click.echo(f"group {kafka.group_id} at {kafka.bootstrap_servers} ({kafka.security_protocol}), ", nl=False)
     click.echo(f"{config.worker.lanes} lanes a topic, admin http://{config.admin.host}:{config.admin.port}")
+
+
+def _engines(topic: TopicConfig) -> str:
+    """The chain, and by what rows skip its first engine."""
+    chain = " > ".join((topic.engine, *topic.fallback))
+    above = topic.primary_above_ms
+    rules = [f"{topic.engine} above {above:g} ms"] if not isinstance(above, str) and above else []
+    rules += ["starts cold"] if topic.cold_start == "light" else []
+    return f"{chain} ({', '.join(rules)})" if rules else chain

@@ -1,0 +1,134 @@
+"""`scorelane check`: what it finds beside the configuration's own values, and what it shows."""
+
+from pathlib import Path
+
+import pytest
+
+from engines.package import write_package
+from schemas.spec import builtin
+from tests.worker.test_cli import scorelane, write_config
+from worker.cli.demo.worker_process import to_toml
+from worker.config import Config
+from worker.preflight import check_files, check_topics
+
+SEGMENT = {"name": "whales", "model": "models/whales", "tensor": "ids", "column": 2, "values": [1, 4]}
+"""Column 2 of the tipping model's ids is the viewer, in 5000 buckets."""
+
+
+@pytest.fixture(autouse=True)
+def models(tmp_path: Path) -> Path:
+    """Models that look whole; their bytes are not what is checked here."""
+    for name, spec in (("tipping", "tipping"), ("whales", "tipping"), ("ads", "ad")):
+        files = {"spec.toml": builtin(spec).dumps(), "model.onnx": b"onnx", "light.npz": b"npz"}
+        write_package(tmp_path / "models", name=name, version="1", kind="mlp", files=files)
+    return tmp_path / "models"
+
+
+def check(tmp_path: Path, segment: dict[str, object] | None = None, more: str = "") -> list[str]:
+    """The problems, without the file's name."""
+    path = config_file(tmp_path, segment, more)
+    found = check_files(Config.load(path, {}), "w.toml").problems
+    return [str(problem).replace(f"{tmp_path}/", "").removeprefix("w.toml: ") for problem in found]
+
+
+def config_file(tmp_path: Path, segment: dict[str, object] | None = None, more: str = "", **topic: object) -> Path:
+    path = write_config(tmp_path, **topic)
+    inner = "" if segment is None else to_toml({"topics.segments": [segment]})
+    path.write_text(path.read_text() + inner + more)
+    return path
+
+
+def test_the_table_shows_chain_class_late_policy_and_segments(tmp_path: Path) -> None:
+    classes = '\n[[classes]]\nname = "L1"\nweight = 4\n\n[[classes]]\nname = "L2"\nquota = 50\nshed = "skip"\n'
+    policies = {"service_class": "L2", "late": "dead_letter", "primary_above_ms": 20, "cold_start": "light"}
+    ran = scorelane("check", "--config", config_file(tmp_path, SEGMENT, classes, **policies))
+    assert (ran.returncode, ran.stderr) == (0, "")
+    header, _, row, segment = ran.stdout.strip().splitlines()[:4]
+    assert header.split() == [
+        "events",
+        "model",
+        "engines",
+        "class",
+        "budget",
+        "late",
+        "batch",
+        "scores",
+        "dead",
+        "letters",
+    ]
+    for word in ("ort > light (ort above 20 ms, starts cold)", " L2 ", " dead letter ", " 50 ms "):
+        assert word in row
+    assert segment.split() == ["whales", "(2", "ids", "in", "ids[2])", "whales", "1", "light"]
+    assert "class 1 L1: weight 4, 1000 ms, then light\n" in ran.stdout
+    assert "class 2 L2: weight 1, 1000 ms, at most 50/s a lane, then skip\n" in ran.stdout
+
+
+def test_a_table_without_any_of_it(tmp_path: Path) -> None:
+    ran = scorelane("check", "--config", config_file(tmp_path))
+    (row,) = (line for line in ran.stdout.splitlines() if "tips (msgpack)" in line)
+    assert " ort > light " in row and " score " in row
+    assert "class 1" not in ran.stdout
+
+
+def test_a_segments_package_is_opened(tmp_path: Path, models: Path) -> None:
+    (models / "whales/1/light.npz").write_bytes(b"damaged")
+    (line,) = check(tmp_path, SEGMENT)
+    assert line.startswith("topics[tips].segments[whales].model: models/whales: ")
+    assert "sha256" in line
+
+
+def test_a_segments_engine_is_in_its_package(tmp_path: Path) -> None:
+    assert check(tmp_path, SEGMENT | {"engine": "trees"}) == [
+        "topics[tips].segments[whales].engine: trees: the package whales 1 has no trees.onnx; use one of ort, light,"
+        " trt, or train the model with it"
+    ]
+
+
+def test_a_segments_model_has_the_same_inputs(tmp_path: Path) -> None:
+    (line,) = check(tmp_path, SEGMENT | {"model": "models/ads"})
+    assert line.startswith("topics[tips].segments[whales].model: models/ads: its inputs are dense float32[13], ")
+    assert line.endswith("train it with the topic's spec: both are fed the same")
+
+
+@pytest.mark.parametrize(
+    ("changed", "expected"),
+    [
+        (
+            {"tensor": "idz"},
+            "tensor: idz[2]: the model has no such integer column; it has dense float32[35], ids int32[4]",
+        ),
+        ({"column": 4}, "tensor: ids[4]: the model has no such integer column; it has dense float32[35], ids int32[4]"),
+        ({"tensor": "dense"}, "tensor: dense[2]: the model has no such integer column; it has dense float32[35], ids"),
+        (
+            {"values": [4, 5000, -1]},
+            "values: 5000, -1: never occur in ids[2] (viewer), whose ids are below 5000; give ids as they are",
+        ),
+    ],
+)
+def test_a_segment_is_chosen_by_a_category_of_the_model(
+    tmp_path: Path, changed: dict[str, object], expected: str
+) -> None:
+    (line,) = check(tmp_path, SEGMENT | changed)
+    assert line.startswith(f"topics[tips].segments[whales].{expected}")
+
+
+def test_the_webhooks_token_is_read(tmp_path: Path) -> None:
+    webhook = '\n[alarms]\nwebhook_token_file = "token"\n'
+    assert check(tmp_path, None, webhook) == [
+        "alarms.webhook_token_file: token: No such file or directory; name a file that this user can read"
+    ]
+    (tmp_path / "token").write_text("\n")
+    assert check(tmp_path, None, webhook) == [
+        "alarms.webhook_token_file: token: the file is empty; write the token into it"
+    ]
+    (tmp_path / "token").write_text("secret\n")
+    assert check(tmp_path, None, webhook) == []
+
+
+def test_the_alarm_topic_is_looked_for(tmp_path: Path) -> None:
+    config = Config.load(config_file(tmp_path, None, '\n[alarms]\ntopic = "alarms"\n'), {})
+    there = {"tips": 2, "tips.scores": 2, "tips.dead": 2}
+    assert [str(problem) for problem in check_topics(config, "w.toml", there)] == [
+        "w.toml: alarms.topic: alarms: no such topic; create it with 1 partition"
+    ]
+    assert check_topics(config, "w.toml", there | {"alarms": 1}) == []
