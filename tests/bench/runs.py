@@ -52,6 +52,8 @@ class Latency:
     missed: float
     """Share of the events whose scores came after the budget."""
     events: int
+    sent_p99_ms: float
+    """The same for the events themselves: what the sender and the broker had used up before the worker could begin."""
 
 
 class Bench:
@@ -86,13 +88,14 @@ class Bench:
             load = Process(command, self._directory / f"load-{self._runs}.log")
             try:
                 assert load.wait(seconds + 60) == 0, load.tail()
+                sent_p99_ms = float(load.tail().split()[-1])
             finally:
                 load.kill()
             wait_until(lambda: self._kafka.size(scores) >= self._kafka.size(topic), "all scores")
         waits = self._waits(scores)
         p50, p99, p999 = np.percentile(waits, (50, 99, 99.9))
         missed = float((waits > self._settings.budget_ms).mean())
-        return Latency(float(p50), float(p99), float(p999), missed, len(waits))
+        return Latency(float(p50), float(p99), float(p999), missed, len(waits), sent_p99_ms)
 
     def _waits(self, scores: str) -> NDArray[np.int64]:
         """Milliseconds of each event, without the first fifth: connections, the first batches and caches are in it."""
