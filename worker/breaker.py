@@ -11,6 +11,7 @@ Against flapping: each opening without a calm time before it doubles the open ti
 minimum count; a probe must be as fast as a closed breaker would demand.
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import StrEnum
 from math import inf
@@ -115,15 +116,24 @@ class Transition:
 
 
 P99: Final = 0.01
+NORMAL_MEMORY: Final = 4096
+"""Batches by which the normal service time is known."""
+
 CLIP: Final = 2.0
 """A batch counts for at most this times the slow factor in a mean, so that one hang does not make it."""
+
+
+def normal_time(points: Iterable[tuple[int, float]] = ()) -> ServiceTime:
+    """A `ServiceTime` to know what is normal by: its margin is the p99, and it forgets slowly, so that an engine that
+    turns slow does not become the normal one within the window that should notice it. `points`: (rows, seconds)."""
+    return ServiceTime.measured(points, quantile=1 - P99, memory=NORMAL_MEMORY)
 
 
 class Breaker:
     """Guards one engine, for one lane or for all lanes of a device. Times are seconds of one monotonic clock."""
 
     def __init__(self, normal: ServiceTime, policy: BreakerPolicy | None = None) -> None:
-        """`normal` is how long batches take while all is well; the breaker teaches it from then on and owns it."""
+        """`normal` (see `normal_time`) is how long batches take while all is well; the breaker teaches and owns it."""
         self.policy = policy or BreakerPolicy()
         self.state = State.CLOSED
         self.generation = 0

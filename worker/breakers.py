@@ -2,8 +2,7 @@
 
 from collections.abc import Callable, Iterator
 
-from worker.breaker import Breaker, BreakerPolicy, Cause, State, Transition
-from worker.service_time import ServiceTime
+from worker.breaker import Breaker, BreakerPolicy, Cause, State, Transition, normal_time
 
 Observer = Callable[[str, Transition], None]
 """Told of each move: lane, transition."""
@@ -26,7 +25,7 @@ class Breakers:
 
     def open_lane(self, lane: str) -> "LaneBreaker":
         """The breaker of one more lane. It learns the engine's normal service times by itself."""
-        breaker = self._breakers[lane] = Breaker(ServiceTime(), self._policy)
+        breaker = self._breakers[lane] = Breaker(normal_time(), self._policy)
         for name, since in self._held.items():
             self.tell(lane, breaker.hold(name, since))
         return LaneBreaker(lane, breaker, self)

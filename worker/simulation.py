@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from worker.batch import Batch, Chunk
 from worker.batcher import Batcher, ClosedBy
-from worker.breaker import Breaker, BreakerPolicy, Transition
+from worker.breaker import Breaker, BreakerPolicy, Transition, normal_time
 from worker.classes import DEFAULT_CLASSES, ClassPolicy
 from worker.guard import Decision, Guard, GuardPolicy
 from worker.rivals import Cork, StaticTimer
@@ -56,9 +56,8 @@ class Ours:
         self._primary = ServiceTime.measured(line)
         publishing = ServiceTime(prior=(scenario.after_s / 1.5, 0.0))
         self._batcher = Batcher(scenario.max_batch, classes, self._primary, publishing)
-        normal = ServiceTime.measured(line, quantile=0.99, memory=4096)
         self._guard = Guard(
-            Breaker(normal, policy or BreakerPolicy(never_slow_s=scenario.budget_s / 5)),
+            Breaker(normal_time(line), policy or BreakerPolicy(never_slow_s=scenario.budget_s / 5)),
             self._primary,
             self._light,
             GuardPolicy(after_s=scenario.after_s, ahead_rows=scenario.max_batch),

@@ -7,15 +7,14 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from worker.breaker import MOVES, Breaker, BreakerPolicy, Cause, State, Transition
-from worker.service_time import ServiceTime
+from worker.breaker import MOVES, Breaker, BreakerPolicy, Cause, State, Transition, normal_time
 
 POLICY = BreakerPolicy(never_slow_s=0.0)
 
 
 def breaker(policy: BreakerPolicy = POLICY) -> Breaker:
     """A breaker for an engine that takes 10 ms a batch (its p99: 15 ms)."""
-    return Breaker(ServiceTime.measured([(100, 0.010)], quantile=0.99, memory=4096), policy)
+    return Breaker(normal_time([(100, 0.010)]), policy)
 
 
 def batch(guard: Breaker, now: float, seconds: float = 0.010, *, fails: bool = False) -> Transition | None:
@@ -105,9 +104,18 @@ def test_slowness_below_the_tolerable_time_is_none() -> None:
 
 
 def test_an_engine_without_measurements_learns_what_is_normal_from_its_first_batch() -> None:
-    guard = Breaker(ServiceTime(quantile=0.99, memory=4096), POLICY)
+    guard = Breaker(normal_time(), POLICY)
     assert [batch(guard, i / 100, 0.200) for i in range(50)] == [None] * 50
     assert any(batch(guard, 1 + i / 100, 0.900) for i in range(10))
+
+
+def test_a_third_slower_for_long_is_not_forgotten_as_the_normal_speed() -> None:
+    guard = breaker()
+    for i in range(200):
+        assert batch(guard, i / 100, 0.013) is None
+    # The mean is judged by 10 ms still (11 ms at most), so that half as much again is noticed.
+    moves = [batch(guard, 10 + i / 100, 0.0175) for i in range(10)]
+    assert moves[-1] is not None and moves[-1].cause is Cause.LATENCY
 
 
 def test_a_slow_engine_does_not_become_the_normal_one() -> None:

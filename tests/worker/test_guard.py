@@ -4,7 +4,7 @@ from math import inf
 
 import pytest
 
-from worker.breaker import Breaker, BreakerPolicy, State
+from worker.breaker import Breaker, BreakerPolicy, State, normal_time
 from worker.guard import Decision, Guard, GuardPolicy
 from worker.service_time import ServiceTime
 
@@ -12,7 +12,7 @@ from worker.service_time import ServiceTime
 def guard(primary_s: float = 0.010) -> Guard:
     """Predicted: primary 10 ms a batch, stand-in 1 ms (and as much for a batch before it), publishing 2 ms."""
     return Guard(
-        Breaker(ServiceTime.measured([(1, primary_s)], quantile=0.99, memory=4096), BreakerPolicy(never_slow_s=0.0)),
+        Breaker(normal_time([(1, primary_s)]), BreakerPolicy(never_slow_s=0.0)),
         ServiceTime(prior=(primary_s / 1.5, 0.0)),
         ServiceTime(prior=(0.001 / 1.5, 0.0)),
         GuardPolicy(after_s=0.002, refresh_s=0.25, shadow_s=0.5),
