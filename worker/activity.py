@@ -23,8 +23,7 @@ class Activity:
     def see(self, ids: NDArray[np.generic], now: float) -> None:
         """Count one event for each of `ids`, integers [n]; an id that stands there twice has two."""
         self._age(now)
-        counted = np.bincount(ids.astype(np.int64) % len(self._counts), minlength=len(self._counts))
-        self._counts += counted * self._weight
+        np.add.at(self._counts, ids.astype(np.int64) % len(self._counts), self._weight)
 
     def counts(self, ids: NDArray[np.generic], now: float) -> NDArray[np.float64]:
         """Decayed number of events of each of `ids`, [n]."""

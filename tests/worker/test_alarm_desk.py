@@ -1,0 +1,169 @@
+"""Alarms from inside are raised, cleared and published; alarms from outside hold the primary engines back."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from engines.package import Package
+from schemas.alarm import Alarm
+from tests.e2e.pipeline import tips
+from tests.worker.chunks import ManualClock
+from tests.worker.topics import Outbox, loaded, records, tipping
+from worker.alarm_desk import AlarmDesk
+from worker.config_quality import AlarmConfig
+from worker.metrics import Metrics
+from worker.partition import Partition
+from worker.topic import Topic
+from worker.webhook import WebhookError
+
+BEARER = {"Authorization": "Bearer secret"}
+
+
+@pytest.fixture(scope="module")
+def package(tmp_path_factory: pytest.TempPathFactory) -> Package:
+    return tipping(tmp_path_factory.mktemp("models"), "ranker")
+
+
+@dataclass
+class Desk:
+    desk: AlarmDesk
+    topic: Topic
+    clock: ManualClock
+    metrics: Metrics
+
+    def states(self) -> set[str]:
+        return {str(state) for breakers in self.topic.chain.breakers.values() for _, state in breakers.states()}
+
+    def changed(self, seconds: float) -> list[tuple[str, str]]:
+        """What changes within `seconds` of checks."""
+        found: list[Alarm] = []
+        for _ in range(round(seconds / 0.05)):
+            self.clock.now += 0.05
+            found += self.desk.check()
+        return [(alarm.state, alarm.cause) for alarm in found]
+
+
+@asynccontextmanager
+async def desk(package: Package, tmp_path: Path, lanes: int = 2, **alarms: object) -> AsyncIterator[Desk]:
+    """One topic "t" of the model "ranker", lanes that stand still."""
+    (tmp_path / "token").write_text("secret\n")
+    config = AlarmConfig(webhook_token_file=str(tmp_path / "token"), **alarms)  # type: ignore[arg-type]
+    clock, metrics = ManualClock(1000.0, 5e6), Metrics()
+    async with loaded(package, clock=clock, metrics=metrics, sections={"alarms": config}) as topic:
+        await topic.open_lanes(lanes, Outbox(), lambda: None)
+        yield Desk(AlarmDesk(config, {"t": topic}, metrics, clock), topic, clock, metrics)
+
+
+def payload(status: str = "firing", fingerprint: str = "f", **labels: str) -> bytes:
+    alert = {"status": status, "labels": labels, "startsAt": "2026-08-01T10:00:00Z", "fingerprint": fingerprint}
+    return json.dumps({"version": "4", "alerts": [alert]}).encode()
+
+
+async def test_a_lost_device_raises_at_once(package: Package, tmp_path: Path) -> None:
+    async with desk(package, tmp_path) as at:
+        assert at.desk.check() == []
+        at.topic.chain.breakers["ort"].lose(at.clock.now)
+        (alarm,) = at.desk.check()
+        assert (alarm.state, alarm.cause, alarm.model, alarm.lane) == ("raised", "device_lost", "t", None)
+        assert alarm.time_ms == 5_000_000
+        assert at.desk.check() == [], "told once"
+        labels = {"topic": "t", "cause": "device_lost"}
+        assert at.metrics.registry.get_sample_value("scorelane_alarm", labels) == 1
+
+
+async def test_the_longest_wait_of_all_lanes_raises_and_clears(package: Package, tmp_path: Path) -> None:
+    async with desk(package, tmp_path, queue_age_ms=200, raise_ms=100, clear_ms=500) as at:
+        at.topic.take_in(Partition("t", 0, at.topic.lanes[1]), records(tips(1)))
+        assert at.changed(0.2) == []
+        assert at.changed(0.2) == [("raised", "queue_age")]
+        assert at.metrics.registry.get_sample_value("scorelane_alarm", {"topic": "t", "cause": "queue_age"}) == 1
+        at.topic.lanes[1].drop()
+        assert at.changed(0.4) == []
+        assert at.changed(0.2) == [("cleared", "queue_age")]
+        assert at.metrics.registry.get_sample_value("scorelane_alarm", {"topic": "t", "cause": "queue_age"}) == 0
+
+
+async def test_errors_of_the_primary_raise(package: Package, tmp_path: Path) -> None:
+    async with desk(package, tmp_path, min_rows=10, raise_ms=100) as at:
+        at.topic.alarms.answered(np.full(100, 0.001), 0, at.clock.now)
+        at.topic.alarms.failed(6, at.clock.now)
+        assert at.changed(0.2) == [("raised", "errors")]
+
+
+async def test_changes_are_published_in_json_under_the_topics_name(package: Package, tmp_path: Path) -> None:
+    async with desk(package, tmp_path, topic="alarms") as at:
+        outbox = Outbox()
+        running = asyncio.create_task(at.desk.run(outbox))
+        at.topic.chain.breakers["ort"].lose(at.clock.now)
+        await outbox.until("alarms", 1)
+        running.cancel()
+        ((partition, key, value, headers),) = outbox.sent["alarms"]
+        assert (partition, key, headers) == (0, b"t", {})
+        assert value is not None
+        assert json.loads(value) == {
+            "state": "raised",
+            "cause": "device_lost",
+            "model": "t",
+            "lane": None,
+            "observed": 1.0,
+            "limit": 0.0,
+            "time_ms": 5_000_000,
+            "generation": 1,
+        }
+
+
+async def test_a_webhook_holds_every_breaker_until_its_alarm_is_resolved(package: Package, tmp_path: Path) -> None:
+    async with desk(package, tmp_path) as at:
+        assert at.desk.receive(BEARER, payload(alertname="GpuHot")) == 1
+        assert at.states() == {"open"}
+        assert at.desk.receive(BEARER, payload(alertname="GpuHot")) == 0, "repeated"
+        at.clock.now += 3600
+        at.desk.check()
+        assert at.states() == {"open"}
+        assert at.desk.receive(BEARER, payload("resolved", alertname="GpuHot")) == 1
+        _, (primary, _), _ = await at.topic.chain.open_lane("later")
+        assert primary.breaker is not None
+        assert primary.breaker.refused(at.clock.now) is None, "lanes that open now are free"
+        lane = next(iter(at.topic.chain.breakers["ort"]._breakers.values()))
+        lane.poll(at.clock.now)
+        assert lane.state == "half_open"
+
+
+@pytest.mark.parametrize(("model", "states"), [("t", {"open"}), ("ranker", {"open"}), ("other", {"closed"})])
+async def test_a_webhook_may_name_a_topic_or_its_model(
+    package: Package, tmp_path: Path, model: str, states: set[str]
+) -> None:
+    async with desk(package, tmp_path) as at:
+        assert at.desk.receive(BEARER, payload(model=model)) == 1
+        assert at.states() == states
+
+
+async def test_a_webhook_before_the_lanes_are_open_holds_them_when_they_open(package: Package, tmp_path: Path) -> None:
+    async with desk(package, tmp_path, lanes=0) as at:
+        at.desk.receive(BEARER, payload())
+        await at.topic.open_lanes(1, Outbox(), lambda: None)
+        assert at.states() == {"open"}
+
+
+async def test_an_alarm_whose_end_never_comes_ends_by_itself(package: Package, tmp_path: Path) -> None:
+    async with desk(package, tmp_path) as at:
+        at.desk.receive(BEARER, payload())
+        at.clock.now += 6 * 3600
+        at.desk.check()
+        breaker = next(iter(at.topic.chain.breakers["ort"]._breakers.values()))
+        assert not breaker.held
+
+
+@pytest.mark.parametrize("headers", [{}, {"Authorization": "Bearer wrong"}, {"Authorization": "secret"}])
+async def test_nobody_else_is_let_in(package: Package, tmp_path: Path, headers: dict[str, str]) -> None:
+    async with desk(package, tmp_path) as at:
+        with pytest.raises(WebhookError) as caught:
+            at.desk.receive(headers, payload())
+        assert caught.value.status == 401
+        assert at.states() == {"closed"}
