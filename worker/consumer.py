@@ -25,8 +25,8 @@ from worker.topic import Topic
 
 log = logging.getLogger("scorelane.consumer")
 
-MOST_RECORDS: Final = 4096
-"""Records of one poll. More would hold the event loop for longer than a heartbeat's patience allows."""
+MOST_RECORDS: Final = 16_384
+"""Records of one poll. Best is all that the client has fetched: it fetches on only when nothing of it is left."""
 IDLE_POLL_MS: Final = 500
 """How long a poll waits for the first record."""
 IDLE_FETCH_WAIT_MS: Final = 500
@@ -126,6 +126,7 @@ class Consumer(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafka has
                 raise ConsumerFailed(
                     f"{error!r}; nothing was committed for the records concerned, a restart reads them again"
                 ) from error
+            owned = dict(self._partitions) if self._open else {}
             self.last_poll = self._clock.monotonic()
             self._check_client()
             self._consumer._fetcher._fetch_max_wait_ms = (
@@ -135,7 +136,7 @@ class Consumer(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafka has
                 # The client sends its next fetch only when its tasks have run: three turns of the loop.
                 for _ in range(3):
                     await asyncio.sleep(0)
-                self._take_in(polled)
+                await self._take_in(polled, owned)
 
     async def rebind(self) -> None:
         """Move partitions between lanes as their rates change, until cancelled."""
@@ -203,15 +204,21 @@ class Consumer(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafka has
         except Exception as error:
             self._failure = error
 
-    def _take_in(self, polled: Mapping[TopicPartition, Sequence[Record]]) -> None:
-        if not self._open:
-            return
+    async def _take_in(
+        self, polled: Mapping[TopicPartition, Sequence[Record]], owned: Mapping[TopicPartition, Partition]
+    ) -> None:
+        """A turn of the loop for each partition, so that its lane starts while the next one is decoded.
+
+        `owned` is the assignment at the moment of the poll. What was revoked since then is dropped, also where it was
+        assigned again: it is delivered again.
+        """
         for tp, records in polled.items():
             partition = self._partitions.get(tp)
-            if partition is None:
+            if partition is None or partition is not owned.get(tp) or not self._open:
                 continue
             partition.taken += len(records)
             self._topics[tp.topic].take_in(partition, records)
+            await asyncio.sleep(0)
 
     async def _wait_for_room(self) -> None:
         try:
