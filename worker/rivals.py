@@ -19,7 +19,7 @@ class StaticTimer:
     """Triton: a batch is sent when it is full or its oldest row has waited for `delay_s`, and an instance is free."""
 
     def __init__(self, world: World, delay_s: float) -> None:
-        self.name = f"static timer {delay_s * 1e3:g} ms"
+        self.name = f"timer {delay_s * 1e3:g} ms"
         self._world = world
         self._delay = delay_s
         self._waiting: deque[tuple[int, int, float]] = deque()  # rows, when they came

@@ -46,7 +46,7 @@ class Ours:
         classes: Sequence[ClassPolicy] = DEFAULT_CLASSES,
     ) -> None:
         scenario = world.scenario
-        self.name = "scorelane" if fallback else "scorelane without fallback"
+        self.name = "scorelane" if fallback else "no fallback"
         self.moves: list[Transition] = []
         self._world = world
         self._fallback = fallback
@@ -171,9 +171,9 @@ class Ours:
 
 RULES: dict[str, Callable[[World], Rule]] = {
     "scorelane": Ours,
-    "scorelane without fallback": lambda world: Ours(world, fallback=False),
-    "static timer 1 ms": lambda world: StaticTimer(world, 0.001),
-    "static timer 5 ms": lambda world: StaticTimer(world, 0.005),
+    "no fallback": lambda world: Ours(world, fallback=False),
+    "timer 1 ms": lambda world: StaticTimer(world, 0.001),
+    "timer 5 ms": lambda world: StaticTimer(world, 0.005),
     "CORK": Cork,
 }
 

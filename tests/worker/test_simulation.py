@@ -153,7 +153,7 @@ def test_fewer_misses_than_the_other_rules_at_every_load(load: float) -> None:
 
 
 def test_static_timer_waits_for_its_delay_and_no_longer() -> None:
-    _, outcome = simulate(Scenario(**{**EVEN, "rate": 1000.0}), RULES["static timer 5 ms"])  # type: ignore[arg-type]
+    _, outcome = simulate(Scenario(**{**EVEN, "rate": 1000.0}), RULES["timer 5 ms"])  # type: ignore[arg-type]
     # The oldest of 6 rows waits 5 ms, then 1 ms + 6 * 10 us, then 2 ms.
     assert outcome.latency(1.0) == pytest.approx(5e-3 + 1.06e-3 + 2e-3, abs=1e-4)
 

@@ -32,7 +32,8 @@ def simulate(
 ) -> int:
     """Compare batching rules under the same arrivals, in simulated time: rows late or never answered, and p99.
 
-    The worker's own rule against Triton's static timer and BentoML's CORK. Deterministic for a seed.
+    The worker's own rule, with and without its fallback, against Triton's static timer and BentoML's CORK.
+    Deterministic for a seed.
     """
     from rich import box
     from rich.console import Console
@@ -46,7 +47,7 @@ def simulate(
     table = Table(box=box.SIMPLE, title=f"{scenario}: missed deadlines and p99, capacity {capacity:,.0f} events/s")
     table.add_column("load", justify="right")
     for name in RULES:
-        table.add_column(name, justify="right")
+        table.add_column(name, justify="right", no_wrap=True)
     for load in loads or (0.3, 0.6, 0.8, 0.9, 0.95, 1.1, 1.5):
         world = Scenario(
             seconds=seconds,
@@ -62,7 +63,7 @@ def simulate(
         for make in RULES.values():
             _, outcome = run(world, make)
             p99 = outcome.latency(0.99)
-            cells.append(f"{miss_ratio(outcome):.3%}  " + (f"{p99 * 1e3:.1f} ms" if p99 < 1e9 else "never"))
+            cells.append(f"{miss_ratio(outcome):.3%}\n" + (f"{p99 * 1e3:.1f} ms" if p99 < 1e9 else "never"))
         table.add_row(f"{load:.0%}", *cells)
     Console(soft_wrap=True).print(table)
     return 0
