@@ -91,7 +91,7 @@ def evaluate(
     rows: Rowset,
     buckets: list[int],
     *,
-    rounds: int = speed.ROUNDS,
+    sittings: int = speed.SITTINGS,
 ) -> dict[str, Measured]:
     """Engine name -> parity with `reference` (the ONNX model) and speed, at every bucket, all on the same rows.
 
@@ -107,7 +107,7 @@ def evaluate(
         for name, (_, engine) in engines.items():
             parities[name][bucket] = parity.compare(exact, parity.scored(engine, whole, bucket, smaller), whole.labels)
         inputs[bucket] = [batch for batch in whole.batches(bucket) if _length(batch) == bucket][:INPUT_SETS]
-    speeds = _speeds({name: engine for name, (_, engine) in engines.items()}, inputs, rounds)
+    speeds = speed.measure({name: engine for name, (_, engine) in engines.items()}, inputs, sittings=sittings)
     return {
         name: Measured(precision=precision, parity=parities[name], speed=speeds[name])
         for name, (precision, _) in engines.items()
@@ -165,20 +165,6 @@ def speed_checks(subject: Measured, other: Measured, name: str) -> list[Check]:
             Check(gate="throughput", bucket=bucket, observed=throughput, limit=1 - slower, at_least=True, against=name),
         ]
     return sorted(checks, key=lambda check: check.bucket)
-
-
-def _speeds(
-    engines: Mapping[str, Engine], inputs: Mapping[int, list[Features]], rounds: int
-) -> dict[str, dict[int, Speed]]:
-    sessions = {}
-    try:
-        for name, engine in engines.items():
-            sessions[name] = engine.open_session()
-        found = speed.measure(sessions, inputs, rounds=rounds)
-    finally:
-        for session in sessions.values():
-            session.close()
-    return {name: {one.bucket: one for one in speeds} for name, speeds in found.items()}
 
 
 def _length(features: Features) -> int:

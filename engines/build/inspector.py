@@ -2,6 +2,7 @@
 
 TensorRT 10 describes a tensor by one text, "Format/Datatype"; 11 splits it into "Format" and "DataType". A layer's
 "Metadata" names the ONNX nodes in it: `[ONNX Layer: a]` once for each, so that precisions are checked node by node.
+Compiled regions number their layers `..._myl<profile>_<index>`; single layers end in ` [profile N]` but for the first.
 """
 
 import json
@@ -15,7 +16,9 @@ from engines.errors import LoadError
 from engines.plans import Precision
 
 _NODE = re.compile(r"\[ONNX Layer: ([^\]|]+?)\s*(?:\|[^\]]*)?\]")
-_PROFILE = re.compile(r"\[profile (\d+)\]")
+_PROFILE = re.compile(r"_myl(\d+)_\d+$|\[profile (\d+)\]")
+_BORDERS = ("__cast", "__q", "__dq")
+"""Ends of the names that the recipes give to the nodes at which a type changes."""
 _TYPES = (
     ("int8", ("int8",)),
     ("bf16", ("bf16", "bfloat16")),
@@ -59,18 +62,23 @@ def parse(text: str) -> list[Layer]:
 
 
 def by_profile(layers: Iterable[Layer]) -> list[list[Layer]]:
-    """Layers of each optimisation profile; TensorRT marks those of all but the first in their names."""
+    """Layers of each optimisation profile, by their names."""
     groups: dict[int, list[Layer]] = {0: []}
     for layer in layers:
         mark = _PROFILE.search(layer.name)
-        groups.setdefault(int(mark[1]) if mark else 0, []).append(layer)
+        groups.setdefault(int(mark[1] or mark[2]) if mark else 0, []).append(layer)
     return [groups[index] for index in sorted(groups)]
 
 
 def count(layers: Iterable[Layer]) -> dict[str, int]:
-    """Layers by the narrowest type they read or write, and under "tf32" those whose kernel is a TF32 one."""
+    """Layers by the narrowest type they read or write, and under "tf32" those whose kernel is a TF32 one.
+
+    Layers without tensors (synchronisation, shapes) do not count.
+    """
     counts: Counter[str] = Counter()
     for layer in layers:
+        if not layer.types:
+            continue
         narrowest = next((name for name, _ in _TYPES if name in layer.types), "?")
         counts[narrowest] += 1
         counts["tf32"] += "tf32" in layer.tactic.lower()
@@ -117,9 +125,9 @@ def _shown(layers: Iterable[Layer], gemm: str, precision: Precision) -> str:
     holding = [layer for layer in layers if gemm in layer.nodes]
     if any(precision in layer.inputs for layer in holding):
         return "shown"
-    # A kernel that also holds other nodes, such as the casts at an island's border, shows the types of its own borders.
-    alone = [layer for layer in holding if layer.nodes == {gemm} and "?" not in layer.inputs]
-    return "not" if alone else "fused"
+    # A kernel that holds a border shows the types beyond it; one without shows those the GEMM itself reads.
+    inner = [layer for layer in holding if not any(node.endswith(_BORDERS) for node in layer.nodes)]
+    return "not" if any(layer.inputs and "?" not in layer.inputs for layer in inner) else "fused"
 
 
 def _layer(layer: Mapping[str, Any]) -> Layer:

@@ -41,7 +41,7 @@ def accept(
     *,
     serving: Package | None = None,
     gate_rows: int = GATE_ROWS,
-    rounds: int = speed.ROUNDS,
+    sittings: int = speed.SITTINGS,
 ) -> tuple[PlanFile, Report]:
     """Build a plan and let it into service if it passes the gates.
 
@@ -57,7 +57,9 @@ def accept(
         known[BASELINE] = build(package, replace(options, precision=BASELINE), rows, device)
     compared = {BASELINE: known[BASELINE], options.precision: candidate}
     drawn = _drawn(rows, gate_rows)
-    report = _reports(measure(package, compared, drawn, device, serving=in_service, rounds=rounds))[options.precision]
+    report = _reports(measure(package, compared, drawn, device, serving=in_service, sittings=sittings))[
+        options.precision
+    ]
     return plans.judge(candidate, accepted=report.passed, report=to_json(report)), report
 
 
@@ -68,7 +70,7 @@ def compare(
     *,
     serving: Package | None = None,
     gate_rows: int = GATE_ROWS,
-    rounds: int = speed.ROUNDS,
+    sittings: int = speed.SITTINGS,
 ) -> dict[str, Report]:
     """Precision -> report, for every plan this package has for the GPU and TensorRT at hand, measured side by side.
 
@@ -82,7 +84,7 @@ def compare(
             f" build one with `scorelane engine build {package.path}`"
         )
     in_service = _in_service(package, serving, here)
-    return _reports(measure(package, known, _drawn(rows, gate_rows), device, serving=in_service, rounds=rounds))
+    return _reports(measure(package, known, _drawn(rows, gate_rows), device, serving=in_service, sittings=sittings))
 
 
 def measure(
@@ -92,7 +94,7 @@ def measure(
     device: int | str = 0,
     *,
     serving: tuple[Package, PlanFile] | None = None,
-    rounds: int = speed.ROUNDS,
+    sittings: int = speed.SITTINGS,
 ) -> dict[str, Measured]:
     """Parity and speed of these plans, and of the one in service when it is none of them, on the same rows."""
     buckets = sorted(set.intersection(*({p.batch for p in plan.record.profiles} for plan in compared.values())))
@@ -107,7 +109,7 @@ def measure(
             engines[SERVING] = (precision, stack.enter_context(_opened(*serving, device)))
         reference = load("ort", package, max_batch=buckets[-1])
         stack.callback(reference.close)
-        return gates.evaluate(engines, reference, rows, buckets, rounds=rounds)
+        return gates.evaluate(engines, reference, rows, buckets, sittings=sittings)
 
 
 def to_json(report: Report) -> dict[str, Any]:

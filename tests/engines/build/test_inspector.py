@@ -1,6 +1,7 @@
 """Layer precisions out of the inspector's JSON, in the layouts of TensorRT 10 and 11, and what is refused."""
 
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -77,6 +78,40 @@ def test_layers_are_told_apart_by_profile() -> None:
     assert [[one.name for one in group] for group in inspector.by_profile(found)] == [names[:2], names[2:4], names[4:]]
 
 
+def test_layers_of_compiled_regions_are_told_apart_by_their_number() -> None:
+    names = ["dummy_shape_call__mye1_myl0_0", "hidden_0_myl0_1", "__myl_Mul_myl1_0", "hidden_0 [profile 1]_myl1_2"]
+    found = inspector.parse(text(*(layer([], ["Float"], ["Float"], Name=name) for name in names)))
+    assert [[one.name for one in group] for group in inspector.by_profile(found)] == [names[:2], names[2:]]
+
+
+REAL = json.loads((Path(__file__).parent / "inspected_10_6.json").read_text())
+"""From TensorRT 10.6 on an H200, two profiles of the reference nets: names, types, tactics and metadata."""
+
+
+@pytest.mark.parametrize(
+    ("net", "precision", "counts"),
+    [
+        ("mlp-int8", "int8", [{"fp32": 1, "int8": 3}, {"fp32": 1, "int8": 3}]),
+        ("din-fp16", "fp16", [{"fp16": 8, "fp32": 3, "int32": 1}, {"fp16": 8, "fp32": 3, "int32": 1}]),
+    ],
+)
+def test_a_real_engine_is_understood(net: str, precision: str, counts: list[dict[str, int]]) -> None:
+    profiles = inspector.by_profile(inspector.parse(json.dumps(REAL[net]["engine"])))
+    assert [inspector.count(layers) for layers in profiles] == counts
+    for layers in profiles:
+        shown = inspector.check(layers, precision, REAL[net]["gemms"], REAL[net]["float32"])  # type: ignore[arg-type]
+        assert shown == dict.fromkeys(REAL[net]["gemms"], "shown")
+
+
+@pytest.mark.parametrize(("net", "precision", "asked"), [("mlp-int8", "int8", "Int8"), ("din-fp16", "fp16", "Half")])
+def test_the_same_engine_in_float32_would_be_refused(net: str, precision: str, asked: str) -> None:
+    plain = json.dumps(REAL[net]["engine"]).replace(f'"{asked}"', '"Float"')
+    for layers in inspector.by_profile(inspector.parse(plain)):
+        with pytest.raises(LoadError, match=f"asked for {precision}, but the engine does not show it for"):
+            inspector.check(layers, precision, REAL[net]["gemms"], REAL[net]["float32"])  # type: ignore[arg-type]
+        assert inspector.check(layers, "fp32", [], {}) == {}
+
+
 def check(precision: str, *layers: dict[str, Any]) -> dict[str, str]:
     return inspector.check(inspector.parse(text(*layers)), precision, ["a", "b"], {"head": "head"})  # type: ignore[arg-type]
 
@@ -90,7 +125,7 @@ def test_float16_where_it_was_asked_for_is_shown() -> None:
 
 
 def test_a_gemm_inside_a_larger_kernel_is_fused_and_not_held_against_it() -> None:
-    fused = layer(["b", "b.cast", "head"], ["Float"], ["Float"])
+    fused = layer(["b", "b__cast", "head"], ["Float"], ["Float"])
     assert check("fp16", layer(["a"], ["Half"], ["Half"]), fused) == {"a": "shown", "b": "fused"}
 
 
@@ -103,7 +138,7 @@ def test_a_gemm_that_silently_stayed_float32_is_named(precision: str) -> None:
 
 def test_an_engine_that_shows_the_precision_nowhere_is_refused() -> None:
     with pytest.raises(LoadError, match="does not show it for every one of its GEMMs"):
-        check("fp16", layer(["a", "b", "head"], ["Float"], ["Float"]))
+        check("fp16", layer(["a__cast", "a", "b", "b__cast", "head"], ["Float"], ["Float"]))
 
 
 def test_a_head_that_is_not_float32_is_refused() -> None:

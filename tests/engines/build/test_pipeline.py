@@ -7,6 +7,7 @@ would; the engine runs on `fake_gpu`. So recipes, gates, files and the command l
 import json
 import sys
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ from click.testing import CliRunner, Result
 
 import engines
 from engines import plans
-from engines.build import builder, compiler, graph, inspector, pipeline
+from engines.build import builder, compiler, graph, inspector, pipeline, speed
 from engines.build.builder import Options
 from engines.build.calibration import Rowset
 from engines.build.compiler import Compiled
@@ -100,6 +101,7 @@ def built(device: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Fake
     monkeypatch.setattr(builder, "compile_plan", fake)
     # A timing on a shared machine decides nothing here: gates on speed have their own tests.
     monkeypatch.setattr(pipeline.gates, "speed_checks", lambda *_: [])
+    monkeypatch.setattr(speed, "measure", partial(speed.measure, rounds=1, per_round=3))
     return fake
 
 
@@ -114,7 +116,7 @@ def rows(package: Package, n: int = 300) -> Rowset:
 
 def accept(package: Package, precision: Precision, **options: Any) -> tuple[PlanFile, pipeline.Report]:
     made = Options(precision=precision, batches=(1, 8, 32), **options)
-    return pipeline.accept(package, made, rows(package), rounds=1, gate_rows=300)
+    return pipeline.accept(package, made, rows(package), sittings=1, gate_rows=300)
 
 
 @pytest.mark.parametrize("precision", ["fp32", "fp16", "int8"])
@@ -187,7 +189,7 @@ def test_the_version_in_service_of_the_same_model_is_compared_with(
     assert found.path == package.path
     assert pipeline.sibling_in_service(package) is None
     made = Options(precision="fp16", batches=(8,))
-    _, report = pipeline.accept(newer, made, rows(newer), serving=found, rounds=1, gate_rows=50)
+    _, report = pipeline.accept(newer, made, rows(newer), serving=found, sittings=1, gate_rows=50)
     assert set(report.compared) == {"fp32", "in service"}
 
 
@@ -195,7 +197,7 @@ def test_compare_shows_all_plans_and_changes_none(package: Package, built: FakeB
     for precision in ("fp32", "fp16", "int8"):
         pipeline.build(package, Options(precision=precision, batches=(8,)), rows(package))  # type: ignore[arg-type]
     before = plans.found(package.path)
-    reports = pipeline.compare(package, rows(package), rounds=1, gate_rows=100)
+    reports = pipeline.compare(package, rows(package), sittings=1, gate_rows=100)
     assert [*reports] == ["fp32", "fp16", "int8"]
     exact, half, int8 = (reports[name].measured.parity[8].max_abs for name in reports)
     assert exact < 1e-6 < half < int8
@@ -217,7 +219,7 @@ def test_plans_without_a_common_batch_size_cannot_be_compared(package: Package, 
 def test_sequence_buckets_are_built_with_free_axes(built: FakeBuilder, tmp_path: Path) -> None:
     package = tiny_package(tmp_path / "models", "ad", "din", name="ad")
     plan, report = pipeline.accept(
-        package, Options(precision="fp16", batches=(4, 16), lengths=(8,)), rows(package), rounds=1, gate_rows=64
+        package, Options(precision="fp16", batches=(4, 16), lengths=(8,)), rows(package), sittings=1, gate_rows=64
     )
     assert report.passed, report.failed
     assert [(p.batch, p.sequence) for p in plan.record.profiles] == [(4, 8), (4, 50), (16, 8), (16, 50)]
