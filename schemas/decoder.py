@@ -85,8 +85,8 @@ class Decoder:
         """What could be decoded, its positions, and what could not, with its positions."""
         decode, limit = self._decode, self.max_event_bytes
         try:
-            bodies = [decode(value) for value in values if len(value) <= limit]  # type: ignore[arg-type]
-            if len(bodies) == len(values):
+            if max(map(len, values)) <= limit:  # type: ignore[arg-type]
+                bodies = list(map(decode, values))
                 return bodies, np.arange(len(bodies)), []
         except (msgspec.MsgspecError, ValueError, RecursionError, TypeError):
             pass  # found again below, where it is known whose it is

@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from itertools import repeat
 from typing import Final, Protocol
 
 from aiokafka import AIOKafkaProducer
@@ -185,14 +186,17 @@ class Publisher:
 
 
 def _fill(builder: BatchBuilder, messages: Messages, timestamp_ms: int) -> int:
-    """Append to an empty batch until it is full; how many are in."""
-    append = builder.append
-    if messages.headers is None:
-        for key, value in zip(messages.keys, messages.values, strict=True):
-            if append(timestamp=timestamp_ms, key=key, value=value) is None:
-                break
-    else:
-        for key, value, headers in zip(messages.keys, messages.values, messages.headers, strict=True):
-            if append(timestamp=timestamp_ms, key=key, value=value, headers=headers) is None:
-                break
-    return int(builder.record_count())
+    """Append to an empty batch until it is full; how many are in.
+
+    Goes to the compiled builder inside: `BatchBuilder.append` only adds serializers, which there are none of, and takes
+    as long again.
+    """
+    append = builder._builder.append
+    headers: Iterable[Headers] = messages.headers if messages.headers is not None else repeat([])
+    appended = 0
+    for key, value, of_one in zip(messages.keys, messages.values, headers, strict=False):
+        if append(appended, timestamp_ms, key=key, value=value, headers=of_one) is None:
+            break
+        appended += 1
+    builder._relative_offset = appended
+    return appended
