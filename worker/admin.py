@@ -25,13 +25,15 @@ class Admin:
         """`live` and `ready` give the reasons against; no reason is a yes. `receive` takes Alertmanager's webhook."""
         self._host = host
         self._port = port
+        self._live = live
+        self._ready = ready
         self._metrics = metrics
         self._receive = receive
         application = web.Application(client_max_size=MAX_BODY_BYTES)
         application.add_routes(
             [
-                web.get("/healthz", lambda _: _answer(live())),
-                web.get("/readyz", lambda _: _answer(ready())),
+                web.get("/healthz", self._healthz),
+                web.get("/readyz", self._readyz),
                 web.get("/metrics", self._exposition),
                 web.post("/alarms", self._alarms),
             ]
@@ -52,6 +54,12 @@ class Admin:
     async def stop(self) -> None:
         await self._runner.cleanup()
 
+    async def _healthz(self, _: web.Request) -> web.Response:
+        return _answer(self._live())
+
+    async def _readyz(self, _: web.Request) -> web.Response:
+        return _answer(self._ready())
+
     async def _alarms(self, request: web.Request) -> web.Response:
         body = await request.read()
         try:
@@ -66,5 +74,5 @@ class Admin:
         )
 
 
-async def _answer(against: list[str]) -> web.Response:
+def _answer(against: list[str]) -> web.Response:
     return web.Response(status=503 if against else 200, text="\n".join(against or ["ok"]) + "\n")

@@ -1,7 +1,7 @@
 """Topics with real packages and engines, their scores kept instead of published."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 
@@ -84,12 +84,21 @@ async def loaded(
 @asynccontextmanager
 async def running(topic: Topic, outbox: Outbox) -> AsyncIterator[Partition]:
     """The topic with one lane at work; a partition that is bound to it."""
-    await topic.open_lanes(1, outbox, lambda: None)
-    (lane,) = topic.lanes
+    async with running_lanes(topic, outbox, 1):
+        yield Partition("t", 0, topic.lanes[0])
+
+
+@asynccontextmanager
+async def running_lanes(
+    topic: Topic, outbox: Outbox, lanes: int, settled: Callable[[], None] = lambda: None
+) -> AsyncIterator[None]:
+    """The topic with its lanes opened and at work."""
+    await topic.open_lanes(lanes, outbox, settled)
     async with asyncio.TaskGroup() as tasks:
-        working = tasks.create_task(lane.run())
-        yield Partition("t", 0, lane)
-        working.cancel()
+        working = [tasks.create_task(lane.run()) for lane in topic.lanes]
+        yield
+        for task in working:
+            task.cancel()
 
 
 def records(events: list[TippingEvent], first: int = 0, **given: object) -> list[Record]:

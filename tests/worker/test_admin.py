@@ -1,0 +1,147 @@
+"""The admin pages over real HTTP, on a free port."""
+
+import json
+import socket
+from collections.abc import AsyncIterator, Mapping
+from io import BytesIO
+
+import aiohttp
+import pytest
+
+from worker.admin import Admin
+from worker.errors import WorkerError
+from worker.metrics import Metrics
+from worker.webhook import MAX_BODY_BYTES, Authenticator, WebhookError, parse
+
+
+class Site:
+    """An admin server and a client of it. `against` are the reasons that its pages give."""
+
+    def __init__(self, tokens: list[str]) -> None:
+        self.dead: list[str] = []
+        self.unready: list[str] = []
+        self.alarms = 0
+        self.metrics = Metrics()
+        self._authenticator = Authenticator(tokens)
+        self.admin = Admin(
+            "127.0.0.1",
+            0,
+            live=lambda: self.dead,
+            ready=lambda: self.unready,
+            receive=self._receive,
+            metrics=self.metrics,
+        )
+
+    def _receive(self, headers: Mapping[str, str], body: bytes) -> int:
+        self._authenticator.check(headers, body)
+        alerts = len(parse(body))
+        self.alarms += alerts
+        return alerts
+
+    async def get(self, path: str) -> tuple[int, str]:
+        async with self.client.get(path) as answer:
+            return answer.status, await answer.text()
+
+    async def post(self, body: bytes, token: str | None = "secret", path: str = "/alarms") -> tuple[int, str]:
+        headers = {} if token is None else {"Authorization": f"Bearer {token}"}
+        async with self.client.post(path, data=BytesIO(body), headers=headers) as answer:
+            return answer.status, await answer.text()
+
+
+@pytest.fixture
+async def site() -> AsyncIterator[Site]:
+    async for each in _sites(["secret"]):
+        yield each
+
+
+@pytest.fixture
+async def closed_site() -> AsyncIterator[Site]:
+    """No token is configured."""
+    async for each in _sites([]):
+        yield each
+
+
+async def _sites(tokens: list[str]) -> AsyncIterator[Site]:
+    made = Site(tokens)
+    port = await made.admin.start()
+    try:
+        async with aiohttp.ClientSession(f"http://127.0.0.1:{port}") as made.client:
+            yield made
+    finally:
+        await made.admin.stop()
+
+
+ALERT = {"status": "firing", "labels": {"alertname": "GpuHot"}, "startsAt": "2026-08-01T10:00:00Z"}
+BODY = json.dumps({"version": "4", "alerts": [ALERT, ALERT]}).encode()
+
+
+async def test_health_and_readiness_say_why_not(site: Site) -> None:
+    assert await site.get("/healthz") == await site.get("/readyz") == (200, "ok\n")
+    site.unready = ["warming up", "no assignment"]
+    assert await site.get("/readyz") == (503, "warming up\nno assignment\n")
+    assert await site.get("/healthz") == (200, "ok\n")
+    site.dead = ["the last poll was 61 s ago"]
+    assert await site.get("/healthz") == (503, "the last poll was 61 s ago\n")
+
+
+async def test_metrics_are_prometheus_text(site: Site) -> None:
+    site.metrics.records.labels("tips").inc(3)
+    async with site.client.get("/metrics") as answer:
+        assert answer.headers["Content-Type"] == "text/plain; version=0.0.4; charset=utf-8"
+        lines = (await answer.text()).splitlines()
+    assert 'scorelane_records_total{topic="tips"} 3.0' in lines
+
+
+async def test_alarms_with_the_token_are_taken(site: Site) -> None:
+    assert await site.post(BODY) == (200, "2 alarms changed\n")
+    assert site.alarms == 2
+
+
+@pytest.mark.parametrize("token", [None, "wrong", ""])
+async def test_alarms_of_others_are_refused(site: Site, token: str | None) -> None:
+    status, text = await site.post(BODY, token)
+    assert (status, site.alarms) == (401, 0)
+    assert "bearer token" in text
+
+
+async def test_without_a_configured_token_nobody_is_let_in(closed_site: Site) -> None:
+    assert [(await closed_site.post(BODY, token))[0] for token in ("", "secret", None)] == [401, 401, 401]
+
+
+async def test_a_body_that_is_no_payload_is_refused_with_the_reason(site: Site) -> None:
+    status, text = await site.post(b"{")
+    assert status == 400
+    assert text.startswith("not an Alertmanager payload: ")
+
+
+async def test_a_body_that_is_too_large_is_refused(site: Site) -> None:
+    """One alert that fits, padded with white space to the limit and beyond it."""
+    assert (await site.post(BODY.ljust(MAX_BODY_BYTES)))[0] == 200
+    assert (await site.post(BODY.ljust(MAX_BODY_BYTES + 1)))[0] == 413
+    assert (await site.post(BODY.ljust(4 * MAX_BODY_BYTES)))[0] == 413
+    assert site.alarms == 2
+
+
+async def test_a_worker_that_is_not_there_yet_says_so(site: Site) -> None:
+    def starting(headers: Mapping[str, str], body: bytes) -> int:
+        raise WebhookError(503, "the worker is starting; send it again")
+
+    site.admin._receive = starting
+    assert await site.post(BODY) == (503, "the worker is starting; send it again\n")
+
+
+async def test_other_paths_and_methods_do_nothing(site: Site) -> None:
+    assert (await site.get("/alarms"))[0] == 405
+    assert (await site.post(BODY, path="/readyz"))[0] == 405
+    assert (await site.get("/"))[0] == 404
+
+
+async def test_a_port_that_is_taken_is_named() -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        admin = Admin("127.0.0.1", port, live=list, ready=list, receive=lambda *_: 0, metrics=Metrics())
+        with pytest.raises(WorkerError, match=rf"admin: 127\.0\.0\.1:{port}: .*choose another admin\.port"):
+            await admin.start()
+        await admin.stop()
