@@ -10,8 +10,7 @@ from worker.batch import Batch, Chunk, Segment
 from worker.classes import Classes, ClassPolicy, Shed
 from worker.service_time import ServiceTime
 
-ClosedBy = Literal["full", "due", "idle", "drain"]
-CLOSED_BY: Final[tuple[ClosedBy, ...]] = ("full", "due", "idle", "drain")
+ClosedBy = Literal["full", "due", "idle", "drain", "busy"]
 
 
 class Batcher:
@@ -19,6 +18,7 @@ class Batcher:
 
     A batch closes when it is full; when the earliest deadline minus the predicted time to score and publish it has
     come; at once while the device idles (whoever calls `take` then has nothing more to wait for); and when draining.
+    "busy" is for the caller to say: the batch is due and goes to another engine.
     """
 
     def __init__(

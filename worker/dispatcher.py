@@ -59,6 +59,11 @@ class Dispatcher:
         self._clock = clock
         self._publishing = publishing
 
+    @property
+    def has_fallback(self) -> bool:
+        """Whether another engine can answer in the primary's place."""
+        return len(self._chain) > 1
+
     async def score(self, batch: Batch, tasks: asyncio.TaskGroup) -> list[Outcome]:
         """Outcomes that together hold the batch's rows. `tasks` takes what outlives the answer."""
         started = self._clock.monotonic()
@@ -66,7 +71,7 @@ class Dispatcher:
             return [Outcome(batch, NO_SCORES, "", "", "", None, started, 0.0)]
         features = batch.features()
         if batch.shed is not None:
-            reason = f"shed:{batch.closed_by}"
+            reason = f"{self._chain[0].engine}:busy" if batch.closed_by == "busy" else f"shed:{batch.closed_by}"
             if batch.shed == "light":
                 return await self._down(batch, features, self._chain[-1:], reason, started, tasks)
             return [self._unscored(batch, batch.shed, reason, started)]
@@ -168,7 +173,8 @@ class Dispatcher:
         run = tasks.create_task(self._guarded(tier, features, rows, generation, started))
         wait_s = patience
         if following is not None:
-            reserve = following.service_time.predict(rows) + self._publishing.predict(rows)
+            # Twice: another lane's batch may be before this one at the engine that they share.
+            reserve = 2 * following.service_time.predict(rows) + self._publishing.predict(rows)
             deadlines = batch.deadlines()
             in_time = float(deadlines[deadlines > started].min(initial=np.inf)) - reserve - started
             if 0.0 < in_time < patience:  # below 0 nobody can answer in time, and the better score is worth the wait

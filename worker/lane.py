@@ -166,17 +166,26 @@ class Lane:
             self._shed += self._batcher.expire(now)
             if self._shed:
                 return self._shed.popleft()
-            due_in = None
+            due_in = self._batcher.due_at - now if self._batcher.waiting else None
             if self._scoring < self._station.depth:
                 closed_by = self._batcher.closes(now, idle=self._scoring == 0, draining=self._draining)
                 if closed_by is not None:
                     return self._batcher.take(closed_by, now)
-                due_in = self._batcher.due_at - now if self._batcher.waiting else None
+            elif not self._dispatcher.has_fallback:
+                due_in = None
+            elif due_in is not None and due_in <= 0.0:
+                return self._busy(now)
             try:
                 async with asyncio.timeout(due_in):
                     await self._wake.wait()
             except TimeoutError:
                 pass
+
+    def _busy(self, now: float) -> Batch:
+        """What is due while the session is taken: it would be late by the time that a slot is free."""
+        batch = self._batcher.take("busy", now)
+        batch.shed = "light"
+        return batch
 
     async def _score(self, batch: Batch, tasks: asyncio.TaskGroup) -> list[Outcome]:
         try:

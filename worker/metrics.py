@@ -70,8 +70,8 @@ class Metrics:
         self.fallbacks = counter(
             "scorelane_fallbacks",
             "Rows that the primary engine did not score, by cause: error, hung, overdue, not_finite, device_lost,"
-            " budget, cold, breaker:<state>, late:<policy>, shed:<why>, segment:<name>. Grows: the primary is slow or"
-            " failing, or events arrive with too little budget.",
+            " busy, budget, cold, breaker:<state>, late:<policy>, shed:<why>, segment:<name>. Grows: the primary is slow"
+            " or failing, or events arrive with too little budget.",
             "topic",
             "cause",
         )

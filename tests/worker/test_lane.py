@@ -76,6 +76,7 @@ async def lane(
     gate: Gate,
     desk: Desk,
     *,
+    light: Gate | None = None,
     max_batch: int = 2,
     rows: int = 100,
     settled: Callable[[], None] = lambda: None,
@@ -85,8 +86,11 @@ async def lane(
         station=gate,
         batcher=Batcher(max_batch, (ONE_CLASS,), ServiceTime(), ServiceTime()),
         dispatcher=Dispatcher(
-            [Tier("gate", "m", "1", gate, ServiceTime(prior=(100.0, 0.0)), gate.hung)],
-            Router(RoutePolicy()),
+            [
+                Tier("gate", "m", "1", gate, ServiceTime(prior=(100.0, 0.0)), gate.hung),
+                *([Tier("light", "m", "1", light, ServiceTime(), light.hung)] if light is not None else []),
+            ],
+            Router(RoutePolicy(above_s={"gate": -np.inf})),
             SystemClock(),
             publishing=ServiceTime(),
         ),
@@ -117,6 +121,24 @@ async def test_a_slot_is_taken_before_a_batch_closes_so_it_fills_while_the_devic
         gate.waiting[0][1].set()
         await gate.until(2)
         assert [xs for xs, _ in gate.waiting] == [[0], [1, 2, 3]]
+
+
+async def test_what_comes_due_while_the_session_is_taken_goes_to_the_fallback() -> None:
+    gate, light, desk, maker = Gate(), Gate(), CountingDesk(), Maker()
+    async with lane(gate, desk, light=light) as made:
+        made.offer(maker.chunk([FAR]))
+        await gate.until(1)
+        made.offer(maker.chunk([FAR, FAR]))
+        made.offer(maker.chunk([SystemClock().monotonic() + 0.001]))
+        await light.until(1)
+        assert sorted(light.waiting[0][0]) == [1, 3], "the urgent row, and one that fills the batch"
+        light.waiting[0][1].set()
+        for batch in range(2):
+            await gate.until(batch + 1)
+            gate.waiting[batch][1].set()
+        async with asyncio.timeout(10):
+            await made.drain()
+        assert maker.ledger.next_offset == 4
 
 
 async def test_batches_are_published_in_order_whatever_answers_first() -> None:
