@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from queue import SimpleQueue
+from typing import Protocol
 
 from engines.base import Features, Scores, Session
 from engines.errors import RunError
@@ -18,6 +19,27 @@ OnThreadStart = Callable[[], AbstractContextManager[object]]
 """Entered by each of the runner's threads before its first call into the session and left after its last."""
 
 log = logging.getLogger("scorelane.engines.runner")
+
+
+class Serving(Protocol):
+    """Whatever runs a session's batches for a caller that must not block: a `Runner` or a lane of a hub."""
+
+    depth: int
+
+    @property
+    def outstanding(self) -> int: ...
+
+    def submit(self, features: Features, done: Done) -> None: ...
+
+    def retire(self) -> None: ...
+
+    def close(self, timeout: float) -> bool: ...
+
+
+def serve(session: Session, *, name: str) -> Serving:
+    """Threads for a session: those that it shares with others (its method `serve`), or a runner of its own."""
+    shared: Callable[[str], Serving] | None = getattr(session, "serve", None)
+    return Runner(session, name=name) if shared is None else shared(name)
 
 
 class Runner:

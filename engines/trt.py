@@ -8,6 +8,7 @@ import numpy as np
 from engines import cuda, plans, trt_module
 from engines.buckets import Bucket
 from engines.errors import LoadError, OutOfMemory, RunError
+from engines.hub import Hubs
 from engines.inputs import Inputs
 from engines.package import Package
 from engines.plans import PlanFile, Precision
@@ -23,6 +24,7 @@ class TrtEngine:
     inline = False
 
     name: Final = "trt"
+    inline: Final = False
 
     def __init__(
         self,
@@ -37,13 +39,15 @@ class TrtEngine:
         max_graphs: int = 64,
         max_graph_bytes: int = 256 << 20,
         wait: Literal["block", "spin"] = "block",
+        lane_threads: int = 2,
     ) -> None:
         """Load `plan`, or the one that `plans.choose` finds for this TensorRT build, device and precision.
 
         `max_batch` is a cap; larger buckets are not opened. Up to `max_graphs` CUDA graphs a session, taking up to
-        `max_graph_bytes` of device memory, are captured; other buckets run eagerly. With `wait="spin"` a waiting
-        thread burns a core to save the wake-up from an interrupt. Raises `LoadError` (no plan for this build and
-        compute capability, a damaged one, one for another model) and `OutOfMemory`.
+        `max_graph_bytes` of device memory, are captured; other buckets run eagerly. With `wait="spin"` a thread inside
+        `collect` burns a core to save the wake-up from an interrupt. `lane_threads` serve all sessions that are run
+        through `engines.runner.serve`. Raises `LoadError` (no plan for this build and compute capability, a damaged
+        one, one for another model) and `OutOfMemory`.
         """
         trt = trt_module.load()
         self._device = cuda.open_device(device)
@@ -59,7 +63,8 @@ class TrtEngine:
         self.version = package.version
         self.plan = plan
         self._tensors = package.spec.tensors
-        self._options = Options(graphs, max_graphs, max_graph_bytes, blocking=wait == "block")
+        hubs = Hubs(f"trt-{package.name}", lane_threads)
+        self._options = Options(graphs, max_graphs, max_graph_bytes, blocking=wait == "block", hubs=hubs)
         self._buckets = _buckets(plan, self._tensors, max_batch)
         self.max_batch = min(max_batch, max(bucket.batch for bucket in self._buckets))
         data = plan.read()

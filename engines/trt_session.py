@@ -18,6 +18,7 @@ from engines.base import Features, Scores
 from engines.buckets import Bucket, Grid, Run
 from engines.cuda import CudaError, Device
 from engines.errors import DeviceLost, EngineError, RunError
+from engines.hub import Hubs, Lane
 from engines.inputs import Inputs
 from engines.trt_bucket import BucketContext, GraphBudget, Place
 
@@ -30,6 +31,7 @@ class Options:
     max_graphs: int
     max_graph_bytes: int
     blocking: bool
+    hubs: Hubs
 
 
 @dataclass(slots=True)
@@ -59,6 +61,7 @@ class TrtSession:
     ) -> None:
         """With the device's context current and its `opening` held. Raises `OutOfMemory`, `RunError`, `DeviceLost`."""
         self._device = device
+        self._hubs = options.hubs
         self._inputs = inputs
         self._closed = False
         self._turn = 0
@@ -107,6 +110,19 @@ class TrtSession:
         placement.bind_thread(self._device.node)
         with self._device.current():
             yield
+
+    def serve(self, name: str) -> Lane:
+        """Hand the session to one of the threads that serve the engine's lanes."""
+        return self._hubs.open(self, name)
+
+    def ready(self) -> bool:
+        """Whether `collect` would return, or raise, without waiting."""
+        if not self._pending:
+            return False
+        try:
+            return bool(self._events[self._pending[0].turn].query())
+        except CudaError:
+            return True  # a sticky error, which `collect` sees too and gives its name
 
     def submit(self, features: Features) -> None:
         if self._device.is_current:

@@ -3,7 +3,7 @@
 import asyncio
 
 from engines.base import Features, Scores, Session
-from engines.runner import Runner
+from engines.runner import serve
 
 
 class Executor:
@@ -16,7 +16,7 @@ class Executor:
 
     def __init__(self, session: Session, *, name: str) -> None:
         self.depth = session.depth
-        self._runner = Runner(session, name=name)
+        self._runner = serve(session, name=name)
         self._loop = asyncio.get_running_loop()
         self._slots = asyncio.Semaphore(session.depth)
 

@@ -4,8 +4,9 @@
 
 Throughput in thousand rows a second: `raw` is tests/bench/gpu_raw.py with each batch copied into its pinned memory,
 `resent` the same without that copy (the same bytes again), `session` is submit and collect of a session, two batches in
-flight on one thread, `runner` the same through `engines.runner`, as the worker does it. `s` waits spinning, `b`
-blocking. Latency is one batch at a time, from the caller's arrays to the scores, in microseconds.
+flight, a thread each; each waits spinning or blocking. `lanes-N` is what the worker does: one thread feeds all lanes,
+which N threads serve (`engines.hub`). Latency is one batch at a time, from the caller's arrays to the scores, in
+microseconds.
 """
 
 import argparse
@@ -30,7 +31,7 @@ from engines.build.builder import Options
 from engines.build.calibration import Rowset
 from engines.package import Package
 from engines.plans import PlanFile
-from engines.runner import Runner
+from engines.runner import Serving, serve
 from engines.train.reference import reference_package
 from tests.bench.gpu_raw import RawLoop
 from tests.models import random_batch
@@ -39,7 +40,10 @@ BATCHES = (64, 256, 1024)
 STREAMS = (1, 8)
 INPUTS = 8
 """Different batches that each loop goes through."""
+LANE_THREADS = (1, 2, 3)
 LATENCIES = 3000
+COLD = 10
+"""First batches of a block, not counted: the variant before it has left its data in the caches."""
 
 Step = Callable[[Features], None]
 """One turn of a loop: hand over a batch, and wait for what has to be waited for."""
@@ -57,7 +61,12 @@ class Model:
             plan = builder.build(self.package, cuda.describe(0), options, rows)
         self.plan: PlanFile = plans.judge(plan, accepted=True, report={})
         self.engines: dict[str, Engine] = {
-            wait: engines.load("trt", self.package, plan=self.plan, wait=wait) for wait in ("spin", "block")
+            name: engines.load("trt", self.package, plan=self.plan, wait=wait, lane_threads=threads)
+            for name, wait, threads in (
+                ("spin", "spin", 1),
+                ("block", "block", 1),
+                *((str(count), "block", count) for count in LANE_THREADS),
+            )
         }
         self.trt = trt_module.load()
         self.log = trt_module.log(self.trt)
@@ -135,13 +144,13 @@ def rate(steps: Sequence[Step], inputs: Sequence[Features], seconds: float) -> f
     return sum(counts) / took
 
 
-def runner_rate(model: Model, wait: str, streams: int, inputs: Sequence[Features], seconds: float) -> float:
-    """Batches a second through runners, all fed by this thread as by the worker's event loop."""
-    runners = [Runner(model.engines[wait].open_session(), name=f"lane-{i}") for i in range(streams)]
-    free: SimpleQueue[Runner] = SimpleQueue()
+def lanes_rate(model: Model, threads: str, streams: int, inputs: Sequence[Features], seconds: float) -> float:
+    """Batches a second through lanes, all fed by this thread as by the worker's event loop."""
+    runners = [serve(model.engines[threads].open_session(), name=f"lane-{i}") for i in range(streams)]
+    free: SimpleQueue[Serving] = SimpleQueue()
     failed: list[BaseException] = []
 
-    def done(runner: Runner, scores: Scores | None, error: BaseException | None) -> None:
+    def done(runner: Serving, scores: Scores | None, error: BaseException | None) -> None:
         if error is not None:
             failed.append(error)
         free.put(runner)
@@ -164,13 +173,13 @@ def runner_rate(model: Model, wait: str, streams: int, inputs: Sequence[Features
 def throughput(model: Model, batch: int, streams: int, seconds: float, rounds: int) -> dict[str, float]:
     """Variant -> thousand rows a second, the median of the rounds, in which the variants take turns."""
     inputs = model.inputs(batch)
-    variants = ["raw-spin", "raw-block", "resent-spin", "session-spin", "session-block", "runner-spin", "runner-block"]
+    variants = ["raw-spin", "raw-block", "resent-spin", "session-spin", *(f"lanes-{count}" for count in LANE_THREADS)]
     found: dict[str, list[float]] = {variant: [] for variant in variants}
     for turn in range(rounds):
         for variant in variants if turn % 2 == 0 else reversed(variants):
             name, wait = variant.split("-")
-            if name == "runner":
-                batches = runner_rate(model, wait, streams, inputs, seconds)
+            if name == "lanes":
+                batches = lanes_rate(model, wait, streams, inputs, seconds)
             else:
                 with loops(model, variant, batch, streams) as steps:
                     batches = rate(steps, inputs, seconds)
@@ -182,7 +191,7 @@ def latency(model: Model, batch: int) -> dict[str, tuple[float, float]]:
     """Variant -> (p50, p99) microseconds of one batch alone, the variants taking turns by blocks of 100."""
     inputs = model.inputs(batch)
     with cuda.current(0):
-        sessions = {f"session-{wait}": engine.open_session() for wait, engine in model.engines.items()}
+        sessions = {f"session-{wait}": model.engines[wait].open_session() for wait in ("spin", "block")}
         raws = {f"raw-{wait}": model.raw(batch, wait) for wait in ("spin", "block")}
         calls: dict[str, Callable[[Features], object]] = {name: raw.run for name, raw in raws.items()}
         calls |= {name: (lambda features, session=s: run(session, features)) for name, s in sessions.items()}  # type: ignore[misc]
@@ -190,11 +199,11 @@ def latency(model: Model, batch: int) -> dict[str, tuple[float, float]]:
         clock = time.perf_counter
         for block in range(LATENCIES // 100 + 1):
             for name, call in calls.items():
-                for turn in range(100):
+                for turn in range(100 + COLD):
                     features = inputs[turn % INPUTS]
                     start = clock()
                     call(features)
-                    if block:
+                    if block and turn >= COLD:
                         taken[name].append((clock() - start) * 1e6)
         for session in sessions.values():
             session.close()
@@ -243,11 +252,11 @@ def main() -> None:
                     measured["throughput"][f"{streams}x{batch}"] = rates
                     line = "  ".join(f"{name} {value:.0f}" for name, value in rates.items())
                     best = max(rates["raw-spin"], rates["raw-block"])
-                    engine = {n: max(rates[f"{n}-spin"], rates[f"{n}-block"]) / best for n in ("session", "runner")}
-                    print(f"{kind} n={batch} x{streams} krows/s: {line}  ratio {engine}", flush=True)
+                    ratios = "  ".join(f"{n} {v / best:.2f}" for n, v in rates.items() if n[0] in "sl")
+                    print(f"{kind} n={batch} x{streams} krows/s: {line}  of raw: {ratios}", flush=True)
             lanes = {
                 name: measured["throughput"]["8x256"][name] / measured["throughput"]["1x256"][name]
-                for name in ("raw-spin", "session-spin", "session-block", "runner-block")
+                for name in measured["throughput"]["8x256"]
             }
             measured["lanes"] = lanes
             print(f"{kind} 8 lanes over 1 at n=256: {lanes}", flush=True)

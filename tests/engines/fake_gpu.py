@@ -51,6 +51,7 @@ class Gpu:
         self.refuse_enqueue = False
         self.empty_graphs = False
         self.sticky = False
+        self.hung: set[Stream] = set()
         self.local = threading.local()
         self.streams: weakref.WeakValueDictionary[int, Stream] = weakref.WeakValueDictionary()
 
@@ -108,10 +109,21 @@ class Stream(Counted):
 
 class Event(Counted):
     stream: Stream | None = None
+    asked = False
 
     def record(self, stream: Stream) -> None:
         self.gpu.check()
         self.stream = stream
+
+    def query(self) -> bool:
+        """Done when asked for the second time, unless the device hangs."""
+        self.gpu.check()
+        assert self.stream is not None
+        self.asked = not self.asked
+        if self.asked or self.stream in self.gpu.hung:
+            return False
+        self.stream.run()
+        return True
 
     def synchronize(self) -> None:
         assert self.stream is not None

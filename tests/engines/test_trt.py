@@ -23,7 +23,7 @@ from engines.build import shapes
 from engines.errors import DeviceLost, LoadError, OutOfMemory, RunError
 from engines.package import Package
 from engines.plans import PlanFile, PlanRecord, Profile
-from engines.runner import Runner
+from engines.runner import Runner, serve
 from schemas.rows import Tensors
 from tests.engines import fake_gpu
 from tests.engines.contract import EngineContract
@@ -338,6 +338,28 @@ def test_a_runner_keeps_the_context_on_both_its_threads(gpu: Gpu, package: Packa
         assert scores is not None
         np.testing.assert_allclose(scores, expected, atol=1e-6)
     assert runner.close(PATIENCE)
+
+
+def test_lanes_on_shared_threads_are_scored_and_a_hung_one_is_left_behind(gpu: Gpu, package: Package) -> None:
+    from tests.engines.test_runner import PATIENCE, Answers
+
+    engine, answers = load(package, [8, 32], lane_threads=2), Answers()
+    sessions = [engine.open_session() for _ in range(4)]
+    lanes = [serve(session, name=str(index)) for index, session in enumerate(sessions)]
+    batches = [random_batch(package.spec, 3 + 6 * index, seed=index) for index in range(4)]
+    expected = [direct(package, batch) for batch in batches]
+    gpu.hung.add(sessions[0]._stream)
+    for index, lane in enumerate(lanes):
+        lane.submit(batches[index], answers.done(index))
+    for _ in range(3):
+        label, scores, error = answers.next()
+        assert isinstance(label, int) and label > 0 and scores is not None and error is None
+        np.testing.assert_allclose(scores, expected[label], atol=1e-6)
+    lanes[0].retire()
+    assert isinstance(answers.next()[2], RunError)
+    gpu.hung.clear()
+    assert all(lane.close(PATIENCE) for lane in lanes)
+    engine.close()
 
 
 def test_a_device_is_described_for_a_plan(gpu: Gpu) -> None:

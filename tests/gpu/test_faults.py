@@ -2,7 +2,7 @@
 
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,7 @@ from engines.base import run
 from engines.errors import RunError
 from engines.package import Package
 from engines.plans import PlanFile
-from engines.runner import Runner
+from engines.runner import Runner, Serving, serve
 from tests.engines.test_ort import direct
 from tests.engines.test_runner import PATIENCE, Answers
 from tests.gpu.conftest import Build
@@ -76,14 +76,15 @@ def hang() -> Iterator[tuple[Any, Any]]:
         cuda.Context.synchronize()
 
 
+@pytest.mark.parametrize("serving", [Runner, serve], ids=["threads of their own", "shared threads"])
 def test_a_hung_lane_is_left_behind_and_the_others_go_on(
-    model: tuple[Package, PlanFile], hang: tuple[Any, Any]
+    model: tuple[Package, PlanFile], hang: tuple[Any, Any], serving: Callable[..., Serving]
 ) -> None:
     package, _ = model
     start, end = hang
     engine = engines.load("trt", package, max_batch=64)
     hung, healthy = engine.open_session(), engine.open_session()
-    runner, answers = Runner(hung, name="hung"), Answers()
+    runner, answers = serving(hung, name="hung"), Answers()
     batch = random_batch(package.spec, 20)
     expected = direct(package, batch).reshape(-1)
     start(hung._stream)  # type: ignore[attr-defined]
@@ -102,6 +103,7 @@ def test_a_hung_lane_is_left_behind_and_the_others_go_on(
 
 
 LOST = """
+import faulthandler
 import sys
 from pathlib import Path
 import pycuda.driver as driver
@@ -113,6 +115,7 @@ from engines.package import Package
 from tests.gpu.test_faults import PTX
 from tests.models import random_batch
 
+faulthandler.dump_traceback_later(20, exit=True)
 package = Package.open(Path(sys.argv[1]))
 engine = engines.load("trt", package, max_batch=64)
 first, second = engine.open_session(), engine.open_session()
@@ -128,16 +131,18 @@ for session in (first, second):
             said.append("scored")
         except DeviceLost:
             said.append("lost")
+        print(said, file=sys.stderr, flush=True)
 for call in (engine.open_session, lambda: engines.load("trt", package)):
     try:
         call()
         said.append("opened")
     except DeviceLost:
         said.append("lost")
+print(said, "closing", file=sys.stderr, flush=True)
 first.close()
 second.close()
 engine.close()
-print(",".join(said))
+print(",".join(said), flush=True)
 """
 
 
@@ -147,7 +152,7 @@ def test_a_sticky_error_loses_the_device_for_the_process_and_a_fresh_process_has
     package, _ = model
     root = Path(__file__).parents[2]
     done = subprocess.run(
-        [sys.executable, "-c", LOST, str(package.path)], capture_output=True, text=True, cwd=root, timeout=120
+        [sys.executable, "-c", LOST, str(package.path)], capture_output=True, text=True, cwd=root, timeout=45
     )
     assert done.returncode == 0, done.stderr[-3000:]
     assert done.stdout.split()[-1] == "lost,lost,lost,lost,lost,lost"
@@ -165,7 +170,7 @@ import sys
 from pathlib import Path
 import engines
 from engines.package import Package
-from engines.runner import Runner
+from engines.runner import Runner, Serving, serve
 from tests.models import random_batch
 package = Package.open(Path(sys.argv[1]))
 engine = engines.load("trt", package, max_batch=64)
@@ -177,6 +182,6 @@ print("done")
     package, _ = model
     root = Path(__file__).parents[2]
     done = subprocess.run(
-        [sys.executable, "-c", code, str(package.path)], capture_output=True, text=True, cwd=root, timeout=120
+        [sys.executable, "-c", code, str(package.path)], capture_output=True, text=True, cwd=root, timeout=45
     )
     assert (done.returncode, done.stdout.split()) == (0, ["done"]), done.stderr[-3000:]

@@ -1,0 +1,229 @@
+"""Several sessions on one thread: submit to each, poll all, call back. For sessions that never block (a GPU's streams).
+
+Threads that each wait for their own stream fight for the interpreter's lock: eight of them score less than two that
+serve four lanes each. Polling also leaves no thread behind when a session hangs: it is never ready, and that is all.
+"""
+
+import ctypes
+import logging
+import threading
+from collections import deque
+from contextlib import AbstractContextManager
+from queue import Empty, SimpleQueue
+from typing import Final, Protocol
+
+from engines.base import Features, Scores, Session
+from engines.errors import RunError
+from engines.runner import Done
+
+NAP_S: Final = 20e-6
+"""Between two looks at what is in flight while nothing new comes."""
+ENDING_NAP_S: Final = 0.01
+"""The same while only lanes that end are in flight, hung ones perhaps for good."""
+
+_PR_SET_TIMERSLACK: Final = 29
+
+log = logging.getLogger("scorelane.engines.hub")
+
+
+class PolledSession(Session, Protocol):
+    def ready(self) -> bool:
+        """Whether `collect` returns (or raises) without waiting."""
+
+    def on_thread(self) -> AbstractContextManager[object]:
+        """For the thread that serves it."""
+
+
+class Lane:
+    """One session of a hub, with the interface of `engines.runner.Runner`. Made by `Hub.open`."""
+
+    def __init__(self, hub: "Hub", session: PolledSession, name: str) -> None:
+        self.name = name
+        self.depth = session.depth
+        self.session = session
+        self.retired = False
+        self.ended = threading.Event()
+        self._hub = hub
+        self._lock = threading.Lock()
+        self._waiting: dict[int, Done] = {}
+        self._next_id = 0
+        self._open = True
+
+    @property
+    def outstanding(self) -> int:
+        """Batches submitted whose `done` has not been called yet."""
+        return len(self._waiting)
+
+    def submit(self, features: Features, done: Done) -> None:
+        """Queue a batch and return at once, as `Runner.submit`."""
+        with self._lock:
+            if not self._open:
+                raise RuntimeError(f"lane {self.name}: submit after close or retire")
+            if len(self._waiting) >= self.depth:
+                raise RuntimeError(f"lane {self.name}: {self.depth} batches are outstanding; wait for a `done` first")
+            batch, self._next_id = self._next_id, self._next_id + 1
+            self._waiting[batch] = done
+            self._hub.put(self, batch, features)
+
+    def settle(self, batch: int, scores: Scores | None, error: BaseException | None) -> None:
+        """Answer for a batch, unless `retire` has."""
+        with self._lock:
+            done = self._waiting.pop(batch, None)
+        if done is not None:
+            try:
+                done(scores, error)
+            except Exception:  # a callback's mistake must not end the thread that the other lanes need
+                log.exception("lane %s: a done callback raised", self.name)
+
+    def retire(self) -> None:
+        """Leave a hung session behind, as `Runner.retire`; its thread closes it should the device come back."""
+        with self._lock:
+            self._open = False
+            self.retired = True
+            waiting = list(self._waiting)
+        for batch in waiting:
+            self.settle(batch, None, RunError(f"lane {self.name}: the session was retired before the batch ended"))
+        self._hub.end(self)
+
+    def close(self, timeout: float) -> bool:
+        """Finish what was submitted and close the session on the hub's thread, as `Runner.close`."""
+        with self._lock:
+            self._open = False
+        self._hub.end(self)
+        if not self.ended.wait(timeout):
+            self.retire()
+            return False
+        return True
+
+
+class Hub:
+    """A thread and the lanes on it. The thread starts with the first lane and ends with the last."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.lanes = 0
+        self._lock = threading.Lock()
+        self._queue: SimpleQueue[tuple[Lane, int, Features | None]] = SimpleQueue()
+        self._inside: Lane | None = None
+        self._flying: dict[Lane, deque[int]] = {}
+        """Batches submitted to each session, oldest first. As `_ending`, touched by the thread alone."""
+        self._ending: dict[Lane, deque[int]] = {}
+        """Lanes to close once the device is done with these."""
+
+    @property
+    def stuck(self) -> bool:
+        """Whether the thread is inside a call of a session that was retired: no further lane should come here."""
+        inside = self._inside
+        return inside is not None and inside.retired
+
+    def open(self, session: PolledSession, name: str) -> Lane:
+        """Serve one more session, which from now on belongs to the lane."""
+        lane = Lane(self, session, name)
+        with self._lock:
+            self.lanes += 1
+            if self.lanes == 1:
+                threading.Thread(target=self._serve, args=(lane,), name=self.name, daemon=True).start()
+        return lane
+
+    def put(self, lane: Lane, batch: int, features: Features) -> None:
+        """For `Lane.submit`."""
+        self._queue.put((lane, batch, features))
+
+    def end(self, lane: Lane) -> None:
+        """For `Lane.close` and `Lane.retire`: close the session when nothing of it is in flight any more."""
+        self._queue.put((lane, -1, None))
+
+    def _serve(self, first: Lane) -> None:
+        # By default the kernel delays a sleeping thread's wake-up by 50 us.
+        ctypes.CDLL(None).prctl(_PR_SET_TIMERSLACK, ctypes.c_ulong(1), 0, 0, 0)
+        with first.session.on_thread():
+            del first
+            while True:
+                moved = self._take(0.0)
+                if self._flying:
+                    moved = self._harvest() or moved
+                if self._ending:
+                    self._close_ended()
+                    with self._lock:
+                        if self.lanes == 0:
+                            return
+                if not moved:
+                    self._take(NAP_S if self._flying else ENDING_NAP_S if self._ending else None)
+
+    def _take(self, patience: float | None) -> bool:
+        """Submit everything that waits; wait for the first up to `patience` seconds, None for ever."""
+        queue = self._queue
+        if patience == 0.0 and queue.empty():
+            return False
+        try:
+            lane, batch, features = queue.get(True, patience)
+            while True:
+                if features is None:
+                    self._ending.setdefault(lane, self._flying.pop(lane, deque()))
+                elif not lane.retired:
+                    self._submit(lane, batch, features)
+                del features  # an idle hub must not keep the last batch's arrays alive
+                lane, batch, features = queue.get_nowait()
+        except Empty:
+            return True
+
+    def _submit(self, lane: Lane, batch: int, features: Features) -> None:
+        self._inside = lane
+        try:
+            lane.session.submit(features)
+        except BaseException as error:
+            lane.settle(batch, None, error)
+        else:
+            self._flying.setdefault(lane, deque()).append(batch)
+        self._inside = None
+
+    def _harvest(self) -> bool:
+        """Collect what is ready. Returns whether anything was."""
+        moved = False
+        for lane, batches in list(self._flying.items()):
+            moved = self._collect(lane, batches) or moved
+            if not batches:
+                del self._flying[lane]
+        return moved
+
+    def _collect(self, lane: Lane, batches: deque[int]) -> bool:
+        before = len(batches)
+        while batches and lane.session.ready():
+            try:
+                scores = lane.session.collect()
+            except BaseException as error:
+                lane.settle(batches.popleft(), None, error)
+            else:
+                lane.settle(batches.popleft(), scores, None)
+        return len(batches) < before
+
+    def _close_ended(self) -> None:
+        """Close the sessions of ending lanes that nothing is in flight of."""
+        for lane, batches in list(self._ending.items()):
+            self._collect(lane, batches)
+            if batches:
+                continue
+            del self._ending[lane]
+            if lane.ended.is_set():  # closed before, and then retired, or closed twice
+                continue
+            try:
+                lane.session.close()
+            except Exception:
+                log.exception("lane %s: its session did not close", lane.name)
+            with self._lock:
+                self.lanes -= 1
+            lane.ended.set()
+
+
+class Hubs:
+    """A bounded number of hubs; a lane goes to the one with the fewest."""
+
+    def __init__(self, name: str, threads: int) -> None:
+        self._hubs = [Hub(f"{name}-{index}") for index in range(threads)]
+        self._lock = threading.Lock()
+
+    def open(self, session: PolledSession, name: str) -> Lane:
+        """A lane on the least busy hub. One whose thread was lost in a hang is replaced."""
+        with self._lock:
+            self._hubs = [Hub(hub.name) if hub.stuck else hub for hub in self._hubs]
+            return min(self._hubs, key=lambda hub: hub.lanes).open(session, name)
