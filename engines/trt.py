@@ -21,10 +21,8 @@ _DTYPES: Final = {"FLOAT": np.dtype(np.float32), "INT32": np.dtype(np.int32), "I
 class TrtEngine:
     """One plan of a package on one GPU. Sessions share its weights; each has its own stream, contexts and memory."""
 
-    inline = False
-
     name: Final = "trt"
-    inline: Final = False
+    inline = False
 
     def __init__(
         self,

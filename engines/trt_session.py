@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any
 
 import numpy as np
 
@@ -46,7 +46,7 @@ class _Pending:
 class TrtSession:
     """Opened by `TrtEngine.open_session`. Works on any thread; cheapest on one inside `on_thread`."""
 
-    depth: Final = SLOTS
+    depth: int = SLOTS
 
     def __init__(
         self,
