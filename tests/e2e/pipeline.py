@@ -93,8 +93,9 @@ def configuration(
     *,
     kafka: Mapping[str, object] | None = None,
     worker: Mapping[str, object] | None = None,
+    **sections: Mapping[str, object] | Sequence[Mapping[str, object]],
 ) -> dict[str, Mapping[str, object] | Sequence[Mapping[str, object]]]:
-    """A worker's configuration for these pipelines, which share their group."""
+    """A worker's configuration for these pipelines, which share their group. `sections` are further ones."""
     first = pipelines[0]
     # Short enough that a killed member is missed soon, long enough for a machine under load.
     timing = {"session_timeout_ms": 6_000, "heartbeat_interval_ms": 500}
@@ -102,6 +103,7 @@ def configuration(
         "kafka": {"bootstrap_servers": first.kafka.bootstrap, "group_id": first.group, **timing, **(kafka or {})},
         "topics": [pipeline.topic for pipeline in pipelines],
         "worker": dict(worker or {}),
+        **sections,
     }
 
 

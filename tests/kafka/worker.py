@@ -62,6 +62,16 @@ class Worker:
         except OSError:
             return 0, ""
 
+    def post(self, path: str, body: bytes, headers: Mapping[str, str] | None = None) -> tuple[int, str]:
+        """(status, body) of an answer to a POST."""
+        request = urllib.request.Request(self._url + path, body, dict(headers or {}), method="POST")
+        try:
+            with urllib.request.urlopen(request, timeout=5) as answer:
+                return answer.status, answer.read().decode()
+        except urllib.error.HTTPError as error:
+            with error:
+                return error.code, error.read().decode()
+
     def metric(self, name: str, **labels: str) -> float:
         """Sum of a metric's samples with these labels; 0 where there is none."""
         families = text_string_to_metric_families(self.get("/metrics")[1])
@@ -91,6 +101,14 @@ def to_toml(config: Configuration) -> str:
     for name, value in config.items():
         tables = [(f"[{name}]", value)] if isinstance(value, Mapping) else [(f"[[{name}]]", item) for item in value]
         for header, section in tables:
-            # JSON writes strings, numbers, booleans and lists as TOML does.
-            lines += [header, *(f"{key} = {json.dumps(item)}" for key, item in section.items())]
+            lines += [header, *(f"{key} = {_value(item)}" for key, item in section.items())]
     return "\n".join(lines) + "\n"
+
+
+def _value(value: object) -> str:
+    """JSON writes strings, numbers and booleans as TOML does; tables inside are written inline."""
+    if isinstance(value, Mapping):
+        return "{" + ", ".join(f"{key} = {_value(item)}" for key, item in value.items()) + "}"
+    if isinstance(value, list | tuple):
+        return "[" + ", ".join(map(_value, value)) + "]"
+    return json.dumps(value)
