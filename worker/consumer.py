@@ -18,6 +18,7 @@ from worker.clock import Clock
 from worker.committer import Committer
 from worker.config import KafkaConfig, WorkerConfig
 from worker.errors import BrokerUnreachable, ConsumerFailed
+from worker.fetching import fetch_error, hold_back, keep_records_bare
 from worker.metrics import Metrics
 from worker.partition import Partition
 from worker.shutdown import bounded
@@ -106,6 +107,7 @@ class Consumer(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafka has
             await self._consumer.start()
         except KafkaError as error:
             raise BrokerUnreachable(f"{error!r}; check kafka.bootstrap_servers and that the topics exist") from error
+        keep_records_bare(self._consumer)
 
     async def run(self) -> None:
         """Poll until cancelled or stopped. Raises `ConsumerFailed`."""
@@ -129,9 +131,8 @@ class Consumer(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafka has
             owned = dict(self._partitions) if self._open else {}
             self.last_poll = self._clock.monotonic()
             self._check_client()
-            self._consumer._fetcher._fetch_max_wait_ms = (
-                self._fetch_wait_ms if polled or partial else max(self._fetch_wait_ms, IDLE_FETCH_WAIT_MS)
-            )
+            idle = not polled and not partial
+            hold_back(self._consumer, max(self._fetch_wait_ms, IDLE_FETCH_WAIT_MS) if idle else self._fetch_wait_ms)
             if polled:
                 # The client sends its next fetch only when its tasks have run: three turns of the loop.
                 for _ in range(3):
@@ -231,9 +232,9 @@ class Consumer(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafka has
         """Raise what the client keeps to itself: a dead fetch task delivers nothing while the member looks healthy."""
         if self._failure is not None:
             raise ConsumerFailed(f"a rebalance failed: {self._failure!r}") from self._failure
-        fetcher = self._consumer._fetcher
-        if fetcher is not None and fetcher.error_future.done():
-            raise ConsumerFailed(f"the client's fetch task ended: {fetcher.error_future.exception()!r}")
+        error = fetch_error(self._consumer)
+        if error is not None:
+            raise ConsumerFailed(f"the client's fetch task ended: {error!r}")
 
     async def _give_up(self) -> None:
         self._open = False

@@ -41,6 +41,15 @@ class Scored(NamedTuple):
     deadline: float
 
 
+class Published(NamedTuple):
+    """Batches whose scores are on their way to the brokers."""
+
+    batches: int
+    outcomes: list[Outcome]
+    deliveries: list[Acknowledgement]
+    started: float
+
+
 @dataclass(frozen=True, slots=True)
 class LaneBounds:
     """Above either bound the lane's partitions are not polled. Counted from taking in to acknowledgement."""
@@ -93,7 +102,7 @@ class Lane:
         self._room = asyncio.Semaphore(UNACKNOWLEDGED_BATCHES)
         self._unpublished: list[Scored] = []
         self._answered = asyncio.Event()
-        self._published: asyncio.Queue[tuple[list[Outcome], list[Acknowledgement], float]] = asyncio.Queue()
+        self._published: asyncio.Queue[Published] = asyncio.Queue()
 
     @property
     def has_room(self) -> bool:
@@ -199,13 +208,16 @@ class Lane:
     async def _publish_batches(self) -> None:
         while True:
             self._answered.clear()
-            scored = self._publishable()
-            if scored is None:
+            answered = []
+            while (scored := self._publishable()) is not None:
+                answered.append(scored)
+            if not answered:
                 await self._answered.wait()
                 continue
             started = self._clock.monotonic()
-            outcomes = await scored.task
-            self._published.put_nowait((outcomes, await self._desk.publish(outcomes), started))
+            # All that is answered goes in one message set a partition: the client has one on its way at a time.
+            outcomes = [outcome for scored in answered for outcome in await scored.task]
+            self._published.put_nowait(Published(len(answered), outcomes, await self._desk.publish(outcomes), started))
 
     def _publishable(self) -> Scored | None:
         """The oldest answered batch that is not behind an unanswered one with an earlier or equal deadline."""
@@ -219,7 +231,7 @@ class Lane:
 
     async def _settle_batches(self) -> None:
         while True:
-            outcomes, deliveries, started = await self._published.get()
+            batches, outcomes, deliveries, started = await self._published.get()
             for delivery in deliveries:
                 await delivery.acknowledged()
             now = self._clock.monotonic()
@@ -235,8 +247,9 @@ class Lane:
                         self._held_records -= len(chunk.records)
                         self._held_bytes -= chunk.nbytes
             self._desk.acknowledged(outcomes, now - started)
-            self._in_work -= 1
-            self._room.release()
+            self._in_work -= batches
+            for _ in range(batches):
+                self._room.release()
             if not self._in_work and not self._batcher.waiting and not self._shed:
                 self._empty.set()
             self._settled()

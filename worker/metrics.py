@@ -70,8 +70,8 @@ class Metrics:
         self.fallbacks = counter(
             "scorelane_fallbacks",
             "Rows that the primary engine did not score, by cause: error, hung, overdue, not_finite, device_lost,"
-            " busy, budget, cold, breaker:<state>, late:<policy>, shed:<why>, segment:<name>. Grows: the primary is slow"
-            " or failing, or events arrive with too little budget.",
+            " busy, budget, cold, breaker:<state>, late:<policy>, shed:<why>, segment:<name>. Grows: the primary is"
+            " slow or failing, or events arrive with too little budget.",
             "topic",
             "cause",
         )
@@ -130,3 +130,9 @@ class Metrics:
     def exposition(self) -> bytes:
         """The Prometheus text format."""
         return generate_latest(self.registry)
+
+
+def counts(counter: Counter, label: str) -> dict[str, int]:
+    """What a counter has counted, by one of its labels; the others must not differ."""
+    samples = (sample for family in counter.collect() for sample in family.samples if sample.name.endswith("_total"))
+    return {sample.labels[label]: int(sample.value) for sample in samples}

@@ -24,6 +24,7 @@ class Fetcher:
     def __init__(self) -> None:
         self.error_future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.patient = asyncio.Event()
+        self._records: dict[TopicPartition, object] = {}
         self._wait_ms = 20
 
     @property
