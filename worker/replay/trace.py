@@ -1,0 +1,82 @@
+"""Recorded traffic as a file: one JSON object a line, bytes as base64, so that any record can be kept."""
+
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+FORMAT: Final = 1
+
+
+class TraceHead(msgspec.Struct, frozen=True):
+    """The first line."""
+
+    scorelane_trace: int
+    topic: str
+    partitions: int
+
+
+class TraceRecord(msgspec.Struct, frozen=True, gc=False):
+    """One record, as it stood in its partition. Those of a partition are in the order of their offsets."""
+
+    partition: int
+    timestamp_ms: float
+    """Milliseconds since the epoch; recorded ones are whole."""
+    key: bytes | None
+    value: bytes | None
+    headers: tuple[tuple[str, bytes | None], ...] = ()
+
+
+class Trace(msgspec.Struct, frozen=True):
+    topic: str
+    partitions: int
+    records: list[TraceRecord]
+
+    @property
+    def start_ms(self) -> float:
+        """The first timestamp, 0 where there are no records."""
+        return min((record.timestamp_ms for record in self.records), default=0.0)
+
+
+class TraceError(ValueError):
+    """The file is no trace. The message names file, line and remedy."""
+
+
+def write(path: Path, head: TraceHead, records: Iterable[TraceRecord]) -> int:
+    """Write a trace; how many records it holds."""
+    encode = msgspec.json.Encoder().encode
+    count = 0
+    with path.open("wb") as file:
+        file.write(encode(head) + b"\n")
+        for record in records:
+            file.write(encode(record) + b"\n")
+            count += 1
+    return count
+
+
+def read(path: Path) -> Trace:
+    """The whole trace. Raises `TraceError`, `OSError`."""
+    with path.open("rb") as file:
+        head = _line(path, 1, file.readline(), msgspec.json.Decoder(TraceHead))
+        if head.scorelane_trace != FORMAT:
+            raise TraceError(f"{path}: line 1: format {head.scorelane_trace}, known is {FORMAT}; record it again")
+        return Trace(head.topic, head.partitions, list(_records(path, head, file)))
+
+
+def _records(path: Path, head: TraceHead, lines: Iterable[bytes]) -> Iterator[TraceRecord]:
+    decoder = msgspec.json.Decoder(TraceRecord)
+    for number, line in enumerate(lines, 2):
+        record = _line(path, number, line, decoder)
+        if not 0 <= record.partition < head.partitions:
+            raise TraceError(f"{path}: line {number}: partition {record.partition}: there are {head.partitions}")
+        yield record
+
+
+def _line[T](path: Path, number: int, line: bytes, decoder: msgspec.json.Decoder[T]) -> T:
+    try:
+        return decoder.decode(line)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise TraceError(
+            f"{path}: line {number}: {error}; make a trace with `scorelane record TOPIC --out {path.name}`"
+        ) from error
