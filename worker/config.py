@@ -154,7 +154,7 @@ class TopicConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     "predicted": what the batch is expected to take. 0: always the primary first. Below `budget_ms`."""
     late: Literal["score", "light", "skip", "dead_letter"] = "score"
     """Events that are past their deadline when they are reached: scored all the same, scored by the last engine of
-    `fallback`, published without a score, or dead-lettered."""
+    `fallback`, published without a score, or dead-lettered. The last two also when no engine can make it in time."""
     service_class: str = ""
     """Class of events whose record has no header `class` with a known name; one of [[classes]]. Default: the first."""
     cold_start: Literal["wait", "light"] = "wait"

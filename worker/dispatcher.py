@@ -103,8 +103,11 @@ class Dispatcher:
             for tier in (*self._segments, *self._chain)
         ]
         rows = len(batch)
-        after_s = self._chain[-1].service_time.predict(rows) + self._publishing.predict(rows)
-        return self._router.split(chain, batch.deadlines(), dict(features), now, after_s=after_s)
+        last = self._chain[-1]
+        after_s = last.service_time.predict(rows) + self._publishing.predict(rows)
+        # An engine that nothing is given to any more, for being too slow, would never be found quick again.
+        least_s = after_s if now - last.ran_at < REFRESH_S else 0.0
+        return self._router.split(chain, batch.deadlines(), dict(features), now, after_s=after_s, least_s=least_s)
 
     async def _follow(
         self, batch: Batch, features: Features, route: Route, started: float, tasks: asyncio.TaskGroup

@@ -103,14 +103,19 @@ class Router:
         now: float,
         *,
         after_s: float = 0.0,
+        least_s: float = 0.0,
     ) -> list[Route]:
-        """Routes of a batch with `deadlines` [n] (monotonic seconds) and `tensors`. `chain` must not be empty."""
+        """Routes of a batch with `deadlines` [n] (monotonic seconds) and `tensors`. `chain` must not be empty.
+
+        `least_s`: what an answer takes at least. Rows with less than that left count as late where late rows are not
+        scored: they would only make others late.
+        """
         remaining = deadlines - now
         left: NDArray[np.int64] = np.arange(len(deadlines))
         routes: list[Route] = []
         last = chain[-1].engine
         if self.policy.late != "score" and len(left):
-            late = remaining <= 0
+            late = remaining <= (0.0 if self.policy.late == "light" else least_s)
             engine = last if self.policy.late == "light" else None
             left = self._part(routes, left, late, engine, f"late:{self.policy.late}")
         for rule in self.policy.segments:

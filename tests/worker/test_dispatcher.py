@@ -12,7 +12,7 @@ from worker.batch import Batch, Segment
 from worker.breaker import BreakerPolicy, Cause, State, Transition
 from worker.breakers import Breakers
 from worker.classes import ShedPolicy
-from worker.dispatcher import Dispatcher
+from worker.dispatcher import REFRESH_S, Dispatcher
 from worker.outcome import SKIPPED, Outcome, Tier
 from worker.route import RoutePolicy, Router, SegmentRule
 from worker.service_time import ServiceTime
@@ -242,6 +242,19 @@ async def test_late_rows_go_by_the_late_policy(policy: str, engine: str, scored:
     (outcome,) = await fixture.score(batch(2, deadline=4.0))
     assert (outcome.engine, len(outcome.scores), outcome.refused) == (engine, scored, None)
     assert outcome.reason == (None if policy == "score" else f"late:{policy}")
+
+
+async def test_an_engine_that_is_too_slow_for_every_row_is_tried_again_though_late_rows_are_skipped() -> None:
+    engine = Scripted("ort", half)
+    fixture = Fixture(engine, policy=RoutePolicy(late="skip"))
+    answered = []
+    for now in (0.0, REFRESH_S / 2, REFRESH_S):
+        fixture.clock.now = now
+        (outcome,) = await fixture.score(batch(1, deadline=now + 1.0))
+        answered.append((outcome.engine, outcome.reason))
+        for _ in range(3):
+            engine.service_time.observe(1, 10.0)
+    assert answered == [("ort", None), (SKIPPED, "late:skip"), ("ort", None)]
 
 
 async def test_late_rows_can_be_dead_lettered() -> None:

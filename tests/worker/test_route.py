@@ -82,6 +82,23 @@ def test_late_rows_go_by_the_policy(late: str, expected: object) -> None:
     assert split(policy, [DEEP, LIGHT], [80.0, 0.0]) == expected
 
 
+@pytest.mark.parametrize(
+    ("late", "expected"),
+    [
+        ("score", [([0], "trt", None), ([1, 2], "light", "trt:budget")]),
+        ("light", [([2], "light", "late:light"), ([0], "trt", None), ([1], "light", "trt:budget")]),
+        ("skip", [([1, 2], None, "late:skip"), ([0], "trt", None)]),
+    ],
+)
+def test_rows_that_nobody_can_score_in_time_are_late_where_late_rows_are_not_scored(
+    late: str, expected: object
+) -> None:
+    policy = RoutePolicy(above_s={"trt": 0.050}, late=late)  # type: ignore[arg-type]
+    budgets = np.array([80.0, 3.0, -1.0]) * MS
+    routes = Router(policy).split([DEEP, LIGHT], budgets, {}, 0.0, least_s=0.003)
+    assert [(route.rows.tolist(), route.engine, route.reason) for route in routes] == expected
+
+
 VIP = SegmentRule(name="vip", engine="vip", tensor="ids", column=1, values=frozenset({7, 8}))
 
 
