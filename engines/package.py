@@ -6,7 +6,8 @@
     spec.toml      or spec.json: the model's features and tensors
     manifest.json  name, version, kind, metrics, and the sha256 of every file above
 
-Files that are not in the manifest (compiled plans and their reports) may lie beside and are not verified here.
+Files that are not in the manifest (compiled plans and their reports, tables of static embeddings that are refreshed)
+may lie beside and are not verified here.
 """
 
 import hashlib
@@ -15,7 +16,7 @@ import re
 import secrets
 import shutil
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -25,6 +26,7 @@ import msgspec
 from engines.errors import LoadError
 from schemas.errors import InvalidSpec
 from schemas.spec import ModelSpec
+from schemas.tables import Table, open_tables
 
 MANIFEST: Final = "manifest.json"
 SPECS: Final = ("spec.toml", "spec.json")
@@ -80,6 +82,16 @@ class Package:
     def has(self, name: str) -> bool:
         """True when the manifest lists the file."""
         return name in self.manifest.files
+
+    def open_tables(self, now: Callable[[], float] = time.monotonic) -> dict[str, Table]:
+        """The tables of static embeddings that the spec names, from here or from the model's directory above.
+
+        `now` gives the seconds by which they are looked at for refreshes. Raises `LoadError`.
+        """
+        try:
+            return open_tables(self.spec, (self.path, self.path.parent), now)
+        except InvalidSpec as error:
+            raise LoadError(str(error)) from error
 
     def file(self, name: str) -> Path:
         """Path of a file of the manifest. Raises `LoadError` when the package has no such file."""

@@ -1,6 +1,6 @@
 """Record values into rows: the hot path of everything that the worker reads."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import accumulate
 from typing import Any, Final
 
@@ -9,10 +9,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from schemas.columns import Column, fill_instants
-from schemas.errors import InvalidEvent
+from schemas.errors import InvalidEvent, InvalidSpec
 from schemas.refusal import refusal
 from schemas.rows import Rows
 from schemas.spec import FeatureSpec, ModelSpec
+from schemas.table_column import TableColumn
+from schemas.tables import Table
 from schemas.wire import Format, Wire, holds_integers, wire
 
 _BLOCK: Final = 512
@@ -29,13 +31,21 @@ class Decoder:
     `max_event_bytes` is the largest value that is decoded; a larger one is refused unread.
     """
 
-    def __init__(self, spec: ModelSpec, format: Format, *, max_event_bytes: int = 1 << 20) -> None:
+    def __init__(
+        self,
+        spec: ModelSpec,
+        format: Format,
+        *,
+        max_event_bytes: int = 1 << 20,
+        tables: Mapping[str, Table] | None = None,
+    ) -> None:
+        """`tables` are those of `open_tables`, needed when the spec names any. Raises `InvalidSpec` without them."""
         self.spec = spec
         self.max_event_bytes = max_event_bytes
         self._wire = wire(spec, format)
         struct = self._wire.struct()
         self._decode = (msgspec.msgpack if format == "msgpack" else msgspec.json).Decoder(struct).decode
-        self._fills = {tensor: _fills(spec, features) for tensor, features in spec.by_tensor.items()}
+        self._fills = {tensor: _fills(spec, features, tables or {}) for tensor, features in spec.by_tensor.items()}
         used = {name for name in (self._wire.key, self._wire.time, self._wire.deadline) if name is not None}
         self._used = sorted(used.union(feature.field for feature in spec.features))
         self._extract = _extractor(self._wire, self._used)
@@ -107,13 +117,23 @@ class Decoder:
         return bodies, np.array(positions, np.int64), invalid
 
 
-def _fills(spec: ModelSpec, features: Sequence[FeatureSpec]) -> list[tuple[str, int, int, Column]]:
+def _fills(
+    spec: ModelSpec, features: Sequence[FeatureSpec], tables: Mapping[str, Table]
+) -> list[tuple[str, int, int, Column | TableColumn]]:
     """Field, first and last + 1 of the tensor's columns, and what fills them, for each feature of one tensor."""
     ends = list(accumulate(feature.size for feature in features))
-    return [
-        (feature.field, end - feature.size, end, Column(feature, integers=holds_integers(spec, feature)))
-        for feature, end in zip(features, ends, strict=True)
-    ]
+    fills: list[tuple[str, int, int, Column | TableColumn]] = []
+    for feature, end in zip(features, ends, strict=True):
+        column = Column(feature.read, integers=holds_integers(spec, feature.read))
+        if not feature.table:
+            fills.append((feature.field, end - feature.size, end, column))
+        else:
+            if feature.table not in tables:
+                key = f"features.{feature.name}.table"
+                raise InvalidSpec("the decoder", key, f"{feature.table} is not open", "give it open_tables(...)")
+            rows = TableColumn(feature, column, tables[feature.table])
+            fills.append((feature.field, end - feature.size, end, rows))
+    return fills
 
 
 def _extractor(layout: Wire, names: Sequence[str]) -> Callable[[list[Any]], _Columns]:

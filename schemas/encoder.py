@@ -22,7 +22,7 @@ class Encoder:
 
     def __init__(self, spec: ModelSpec, format: Format) -> None:
         self._wire = wire(spec, format)
-        self._features = {feature.field: feature for feature in spec.features}
+        self._features = {feature.field: feature.read for feature in spec.features}
         builtin = BUILTIN_EVENTS.get(spec.event)
         self._types = {field.name: field.type for field in msgspec.structs.fields(builtin.type)} if builtin else {}
         self._blobs = builtin.blobs if builtin else {}

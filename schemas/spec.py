@@ -9,7 +9,14 @@ A spec is a TOML or JSON file beside the model:
         { name = "age", tensor = "dense", default = 0.0, min = 0.0, max = 130.0 },
         { name = "country", tensor = "ids", buckets = 1000 },
         { name = "embedding", dtype = "float32", shape = [64], encoding = "raw" },
+        { name = "streamer_vec", field = "streamer_id", table = "streamer.npy", shape = [16], default = 0 },
     ]
+
+A feature with a `table` is a static embedding: the event brings an id, the model gets that row of a matrix which is
+computed elsewhere and refreshed while in use. The file lies in the package's directory, or above it in the model's
+(models/<name>/), where it outlives versions; it is not in the manifest, since it changes. It is replaced by renaming a
+new one over it (`schemas.tables.write_table`) and read again within about a second of the next events; a broken one is
+logged and the rows before it stay in use.
 """
 
 import json
@@ -34,8 +41,8 @@ class FeatureSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     """One field of the event as the model reads it.
 
     A feature is a number, or a category when it has one of `vocabulary`, `buckets` and `ids`; categories are integers
-    in the tensor. Values that are missing (absent or null) take `default`, and are refused where there is none; only
-    in a feature with `buckets` they are index 0 unless `required`.
+    in the tensor, or with `table` the rows of these indices. Values that are missing (absent or null) take `default`,
+    and are refused where there is none; only in a feature with `buckets` they are index 0 unless `required`.
     """
 
     name: str
@@ -57,6 +64,11 @@ class FeatureSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     vocabulary: tuple[CategoryValue, ...] | None = None
     """Known values: the first has index 1. Others have index 0, or are refused, as `unknown` says."""
     unknown: Literal["zero", "refuse"] = "zero"
+    """With `vocabulary` and `table`: what becomes of a value that is in neither."""
+    table: str = ""
+    """File with a float32 matrix in .npy format, its width the feature's shape: the value, an index by the rules of
+    `vocabulary`, `buckets` or `ids` or else an integer, selects the row. An index outside the table selects row 0, or
+    is refused, as `unknown` says."""
     buckets: int | None = None
     """Hash the value into 1..buckets-1 (see `bucket`)."""
     ids: int | None = None
@@ -78,7 +90,27 @@ class FeatureSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 
     @property
     def is_category(self) -> bool:
-        return self.vocabulary is not None or self.buckets is not None or self.ids is not None
+        """True when the tensor holds indices."""
+        kinds = (self.vocabulary, self.buckets, self.ids)
+        return not self.table and any(kind is not None for kind in kinds)
+
+    @property
+    def read(self) -> "FeatureSpec":
+        """How the event's field is read: the feature itself, or what selects a row of its table."""
+        if not self.table:
+            return self
+        return FeatureSpec(
+            name=self.name,
+            field=self.field,
+            dtype="int64",
+            default=self.default,
+            required=self.required,
+            vocabulary=self.vocabulary,
+            unknown=self.unknown if self.vocabulary is not None else "zero",
+            buckets=self.buckets,
+            ids=self.ids,
+            namespace=self.namespace,
+        )
 
     @property
     def size(self) -> int:
@@ -87,7 +119,9 @@ class FeatureSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 
     @property
     def cardinality(self) -> int | None:
-        """Indices lie in [0, cardinality); None for numbers."""
+        """Indices in the tensor lie in [0, cardinality); None for numbers."""
+        if self.table:
+            return None
         if self.vocabulary is not None:
             return len(self.vocabulary) + 1
         return self.buckets if self.buckets is not None else self.ids

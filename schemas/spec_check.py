@@ -23,6 +23,8 @@ _CHOICES: Final = {
     "encoding": ("list", "raw"),
 }
 
+_FILE: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._+-]{0,127}\.npy")
+
 Problem = tuple[str, str, str]
 """Key, problem, remedy."""
 
@@ -64,10 +66,10 @@ def _problems(spec: ModelSpec) -> Iterator[Problem]:
         if feature.name in seen:
             yield key, "the name is used twice", "give each feature its own name"
         seen.add(feature.name)
-        for item, problem, remedy in _feature_problems(feature):
+        for item, problem, remedy in (*_table_problems(feature), *_feature_problems(feature.read)):
             yield f"{key}.{item}", problem, remedy
         if builtin := BUILTIN_EVENTS.get(spec.event):
-            for item, problem, remedy in _builtin_problems(feature, builtin, spec.event):
+            for item, problem, remedy in _builtin_problems(feature.read, builtin, spec.event):
                 yield f"{key}.{item}", problem, remedy
     yield from _tensor_problems(spec)
     yield from _field_problems(spec)
@@ -118,6 +120,22 @@ def _feature_problems(f: FeatureSpec) -> Iterator[Problem]:
         yield from _vocabulary_problems(f)
     yield from _range_problems(f)
     yield from _default_problems(f)
+
+
+def _table_problems(f: FeatureSpec) -> Iterator[Problem]:
+    if not f.table:
+        return
+    if not _FILE.fullmatch(f.table):
+        yield "table", f"{f.table!r} is no plain name of a .npy file", "put the file into the model's directory"
+    if len(f.shape) != 1 or f.shape[0] < 1:
+        yield "shape", f"{list(f.shape)} is not the width of a table's rows", "give one size"
+    if f.dtype != "float32":
+        yield "dtype", f"{f.dtype}, a table holds float32", "remove it"
+    for key, value, plain in (("encoding", f.encoding, "list"), ("pad", f.pad, False), ("min", f.min, None)):
+        if value != plain:
+            yield key, "the event brings one id, not the row", "remove it"
+    if f.max is not None:
+        yield "max", "the event brings one id, not the row", "remove it"
 
 
 def _vocabulary_problems(f: FeatureSpec) -> Iterator[Problem]:
@@ -198,6 +216,12 @@ def _tensor_problems(spec: ModelSpec) -> Iterator[Problem]:
                 f"tensor {name!r} joins a shape of rank {len(wide[0].shape)} with other features",
                 "give it a tensor of its own; only scalars and rank 1 are joined",
             )
+    widths: dict[str, FeatureSpec] = {}
+    for feature in spec.features:
+        if feature.table and widths.setdefault(feature.table, feature).size != feature.size:
+            other = widths[feature.table]
+            problem = f"{list(feature.shape)}, but {list(other.shape)} for the same table in {other.name!r}"
+            yield f"features.{feature.name}.shape", problem, "give both the table's width"
     elements = sum(feature.size for feature in spec.features)
     if elements > MAX_ROW_ELEMENTS:
         yield "features", f"one event has {elements} elements", f"use at most {MAX_ROW_ELEMENTS}"
@@ -215,7 +239,7 @@ def _field_problems(spec: ModelSpec) -> Iterator[Problem]:
                 "let the event carry it in a field of its own",
             )
         first = readers.setdefault(feature.field, feature)
-        if _reading(first) != _reading(feature):
+        if _reading(first.read) != _reading(feature.read):
             yield (
                 f"features.{feature.name}.field",
                 f"{feature.field!r} is read in another way by {first.name!r}",

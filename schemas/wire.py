@@ -59,7 +59,7 @@ class Wire(NamedTuple):
 def wire(spec: ModelSpec, format: Format) -> Wire:
     """The body that an event has in `format`."""
     if builtin := BUILTIN_EVENTS.get(spec.event):
-        readers = {feature.field: feature for feature in spec.features}
+        readers = {feature.field: feature.read for feature in spec.features}
         fields = []
         for field in msgspec.structs.fields(builtin.type):
             if field.name in readers:
@@ -75,7 +75,7 @@ def wire(spec: ModelSpec, format: Format) -> Wire:
         return Wire(tuple(fields), format == "msgpack", builtin.key, builtin.time, builtin.deadline)
     own = [WireField(spec.key, _Key, None)] if spec.key is not None else []
     own += [WireField(name, float | None, None) for name in (spec.time, spec.deadline) if name is not None]
-    by_name = {feature.field: _feature_field(feature) for feature in spec.features}
+    by_name = {feature.field: _feature_field(feature.read) for feature in spec.features}
     return Wire((*own, *by_name.values()), spec.layout == "array", spec.key, spec.time, spec.deadline)
 
 

@@ -78,7 +78,9 @@ def check_topics(config: Config, source: str, partitions: Mapping[str, int]) -> 
 
 def _open(model: str, key: str, source: str, problems: list[Problem]) -> Package | None:
     try:
-        return Package.open(Path(model))
+        package = Package.open(Path(model))
+        package.open_tables()
+        return package
     except LoadError as error:
         problem, _, remedy = str(error).removeprefix(f"{model}: ").rpartition("; ")
         problems.append(Problem(source, f"{key}.model", model, problem, remedy))

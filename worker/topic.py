@@ -87,7 +87,8 @@ class Topic:
         """Verify the packages and load the engines. Raises `EngineError`."""
         await self.chain.load()
         spec = self.chain.package.spec
-        self._decoder = Decoder(spec, self.config.format, max_event_bytes=self._worker.max_event_bytes)
+        tables = self.chain.package.open_tables(self._clock.monotonic)
+        self._decoder = Decoder(spec, self.config.format, max_event_bytes=self._worker.max_event_bytes, tables=tables)
 
     async def open_lanes(self, count: int, publisher: Sender, settled: Callable[[], None]) -> None:
         """Open and warm `count` lanes' sessions. Raises `EngineError`."""
