@@ -32,14 +32,17 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     calibration: float
     """Largest distance of the calibration ratio from 1."""
     auc_drop: float
-    slower: float = 0.10
-    """By how much the p99 latency may exceed, and the throughput fall short of, that of a plan it is compared with."""
+    latency: float = 0.10
+    """By how much the p99 latency may exceed that of a plan it is compared with."""
+    throughput: float = 0.15
+    """By how much the throughput may fall short. The same plans, measured twice on an H200, differed by up to 12 % in
+    throughput and 3 % in p99 latency."""
 
 
 LIMITS: Mapping[Precision, Limits] = {
     "fp32": Limits(max_abs=1e-4, p99_abs=1e-5, distinct=0.99, ks=0.002, calibration=0.0005, auc_drop=0.0005),
-    "tf32": Limits(max_abs=1e-2, p99_abs=2e-3, distinct=0.98, ks=0.01, calibration=0.005, auc_drop=0.002),
-    "fp16": Limits(max_abs=1e-2, p99_abs=2e-3, distinct=0.95, ks=0.01, calibration=0.005, auc_drop=0.002),
+    "tf32": Limits(max_abs=1e-2, p99_abs=5e-3, distinct=0.98, ks=0.01, calibration=0.005, auc_drop=0.002),
+    "fp16": Limits(max_abs=1e-2, p99_abs=5e-3, distinct=0.95, ks=0.01, calibration=0.005, auc_drop=0.002),
     "int8": Limits(max_abs=1e-1, p99_abs=3e-2, distinct=0.90, ks=0.03, calibration=0.02, auc_drop=0.005),
 }
 
@@ -155,14 +158,21 @@ def parity_checks(subject: Measured) -> list[Check]:
 
 def speed_checks(subject: Measured, other: Measured, name: str) -> list[Check]:
     """Latency and throughput at the buckets that both plans have, as ratios to the other's."""
-    slower = LIMITS[subject.precision].slower
+    limits = LIMITS[subject.precision]
     checks = []
     for bucket in subject.speed.keys() & other.speed.keys():
         mine, theirs = subject.speed[bucket], other.speed[bucket]
         latency, throughput = mine.p99_us / theirs.p99_us, mine.rows_per_s / theirs.rows_per_s
         checks += [
-            Check(gate="p99 latency", bucket=bucket, observed=latency, limit=1 + slower, against=name),
-            Check(gate="throughput", bucket=bucket, observed=throughput, limit=1 - slower, at_least=True, against=name),
+            Check(gate="p99 latency", bucket=bucket, observed=latency, limit=1 + limits.latency, against=name),
+            Check(
+                gate="throughput",
+                bucket=bucket,
+                observed=throughput,
+                limit=1 - limits.throughput,
+                at_least=True,
+                against=name,
+            ),
         ]
     return sorted(checks, key=lambda check: check.bucket)
 

@@ -71,7 +71,8 @@ def by_profile(layers: Iterable[Layer]) -> list[list[Layer]]:
 
 
 def count(layers: Iterable[Layer]) -> dict[str, int]:
-    """Layers by the narrowest type they read or write, and under "tf32" those whose kernel is a TF32 one.
+    """Layers by the narrowest type they read or write; besides, under "tf32" those whose kernel is a TF32 one and under
+    "fp16 accumulators" those that also sum in float16, as a float16 GEMM may when that is faster.
 
     Layers without tensors (synchronisation, shapes) do not count.
     """
@@ -82,6 +83,7 @@ def count(layers: Iterable[Layer]) -> dict[str, int]:
         narrowest = next((name for name, _ in _TYPES if name in layer.types), "?")
         counts[narrowest] += 1
         counts["tf32"] += "tf32" in layer.tactic.lower()
+        counts["fp16 accumulators"] += "f16f16_f16f16_f16" in layer.tactic
     return dict(sorted((+counts).items()))
 
 

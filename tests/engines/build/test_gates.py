@@ -63,7 +63,7 @@ def test_a_plan_that_equals_the_onnx_and_is_as_fast_passes(precision: Precision)
     [
         ({"not_finite": 1}, "not finite"),
         ({"max_abs": 0.0101}, "max error"),
-        ({"p99_abs": 0.0021}, "p99 error"),
+        ({"p99_abs": 0.0051}, "p99 error"),
         ({"distinct": 94}, "distinct scores"),
         ({"ks": 0.0101}, "KS distance"),
         ({"calibration": 0.9949}, "calibration"),
@@ -85,12 +85,12 @@ def test_fp16_may_lose_a_fifth_of_a_percent_of_the_auc_and_int8_half_a_percent()
 
 @pytest.mark.parametrize("other", ["fp32", "serving"])
 def test_a_plan_slower_than_what_it_is_compared_with_fails(other: str) -> None:
-    slow = measured(at=fast(p99_us=111.0, rows_per_s=0.89e6))
+    slow = measured(at=fast(p99_us=111.0, rows_per_s=0.84e6))
     assert verdict(slow, **{other: measured("fp32")}) == [
         f"p99 latency/{other if other == 'fp32' else 'serving'}",
         f"throughput/{other if other == 'fp32' else 'serving'}",
     ]
-    assert verdict(measured(at=fast(p99_us=109.0, rows_per_s=0.91e6)), **{other: measured("fp32")}) == []
+    assert verdict(measured(at=fast(p99_us=109.0, rows_per_s=0.86e6)), **{other: measured("fp32")}) == []
 
 
 def test_on_few_rows_two_scores_may_swap_places() -> None:

@@ -92,7 +92,7 @@ REAL = json.loads((Path(__file__).parent / "inspected_10_6.json").read_text())
     ("net", "precision", "counts"),
     [
         ("mlp-int8", "int8", [{"fp32": 1, "int8": 3}, {"fp32": 1, "int8": 3}]),
-        ("din-fp16", "fp16", [{"fp16": 8, "fp32": 3, "int32": 1}, {"fp16": 8, "fp32": 3, "int32": 1}]),
+        ("din-fp16", "fp16", [{"fp16": 8, "fp16 accumulators": 2, "fp32": 3, "int32": 1}] * 2),
     ],
 )
 def test_a_real_engine_is_understood(net: str, precision: str, counts: list[dict[str, int]]) -> None:

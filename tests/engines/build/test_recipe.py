@@ -1,4 +1,4 @@
-"""The precisions on models as they are served: reference nets of full size, and a trained one with the clicks of unseen rows.
+"""The precisions on models as they are served: reference nets of full size, and a trained one on rows it has not seen.
 
 Scores come from ONNX's reference evaluator (float16 rounded for real) and go through the gates' own limits.
 """
