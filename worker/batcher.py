@@ -1,16 +1,25 @@
 """When a batch closes and what is in it. Pure: time is an argument."""
 
 from collections.abc import Sequence
-from typing import Final, Literal
+from math import inf
+from typing import Final, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from worker.batch import Batch, Chunk, Segment
-from worker.classes import Classes, ClassPolicy, Shed
-from worker.service_time import ServiceTime
+from worker.classes import Classes, ClassPolicy, Shed, ShedPolicy
+from worker.service_time import REFRESH_S, ServiceTime
 
 ClosedBy = Literal["full", "due", "idle", "drain", "busy"]
+
+
+class GiveUp(NamedTuple):
+    """What becomes of rows that nobody can score in time."""
+
+    policy: ShedPolicy
+    quickest: ServiceTime
+    """Of the engine that answers soonest."""
 
 
 class Batcher:
@@ -22,12 +31,20 @@ class Batcher:
     """
 
     def __init__(
-        self, max_batch: int, classes: Sequence[ClassPolicy], scoring: ServiceTime, publishing: ServiceTime
+        self,
+        max_batch: int,
+        classes: Sequence[ClassPolicy],
+        scoring: ServiceTime,
+        publishing: ServiceTime,
+        give_up: GiveUp | None = None,
     ) -> None:
+        """`give_up` None: rows are scored however late they are."""
         self.max_batch = max_batch
         self._policies = classes
         self._scoring = scoring
         self._publishing = publishing
+        self._give_up = give_up
+        self._taken_at = -inf
         self._classes: Classes[Chunk] = Classes(classes, max_rows=UNBOUNDED)
         self._bare: list[Chunk] = []  # chunks of undecodable records only
 
@@ -55,8 +72,16 @@ class Batcher:
         return _batches(self._classes.offer(chunk, chunk.deadlines, ranks, chunk.nbytes / rows, now))
 
     def expire(self, now: float) -> list[Batch]:
-        """What has waited for its class's timeout and is shed. To be called before `closes`."""
-        return _batches(self._classes.expire(now))
+        """What has waited for its class's timeout, or cannot be scored in time, and is shed. To be called before
+        `closes`."""
+        shed = _batches(self._classes.expire(now))
+        if self._give_up is not None and self.rows and now - self._taken_at < REFRESH_S:
+            rows = min(self.rows, self.max_batch)
+            picks = self._classes.drop_due(now + self._give_up.quickest.predict(rows) + self._publishing.predict(rows))
+            if picks:
+                segments = [Segment(pick.source, *span) for pick in picks for span in pick.ranges()]
+                shed.append(Batch(segments, "late", self._give_up.policy))
+        return shed
 
     @property
     def due_at(self) -> float:
@@ -82,6 +107,7 @@ class Batcher:
         """The next batch, at most `max_batch` rows. Raises IndexError when nothing waits."""
         if not self.waiting:
             raise IndexError("take from an empty batcher")
+        self._taken_at = now
         segments = [Segment(chunk, 0, 0) for chunk in self._bare]
         self._bare.clear()
         for pick in self._classes.take(self.max_batch, now):

@@ -151,6 +151,10 @@ class Classes[T]:
             for pick in queue.expire(now)
         ]
 
+    def drop_due(self, limit: float) -> list[Pick[T]]:
+        """Remove the rows of all classes that are due at `limit` or before."""
+        return [pick for queue in self._queues for pick in queue.drop_due(limit)]
+
     def take(self, most: int, now: float) -> list[Pick[T]]:
         """The next rows to score, at most `most`."""
         picks: list[Pick[T]] = []

@@ -16,14 +16,12 @@ from worker.batch import Batch
 from worker.clock import Clock
 from worker.outcome import NO_SCORES, SKIPPED, Outcome, Tier
 from worker.route import Candidate, Route, Router
-from worker.service_time import ServiceTime
+from worker.service_time import REFRESH_S, ServiceTime
 
 log = logging.getLogger("scorelane.dispatcher")
 
 HANG_FACTOR: Final = 10.0
 """A batch that takes this many times its predicted time is taken for hung."""
-REFRESH_S: Final = 0.25
-"""Longest time that a usable engine goes without a batch while others are scored."""
 HANG_FLOOR_S: Final = 2.0
 """No batch is taken for hung before this, so that a busy machine's pause is not."""
 
@@ -71,7 +69,7 @@ class Dispatcher:
             return [Outcome(batch, NO_SCORES, "", "", "", None, started, 0.0)]
         features = batch.features()
         if batch.shed is not None:
-            reason = f"{self._chain[0].engine}:busy" if batch.closed_by == "busy" else f"shed:{batch.closed_by}"
+            reason = _shed_reason(batch, self._chain[0].engine)
             if batch.shed == "light":
                 return await self._down(batch, features, self._chain[-1:], reason, started, tasks)
             return [self._unscored(batch, batch.shed, reason, started)]
@@ -259,6 +257,16 @@ class Dispatcher:
             kind = "late" if reason.startswith("late") else "shed"
             refused = InvalidEvent("late" if kind == "late" else "shed", f"not scored: {reason}")
         return Outcome(batch, NO_SCORES, SKIPPED, "", "", reason, now, now - started, refused)
+
+
+def _shed_reason(batch: Batch, primary: str) -> str:
+    match batch.closed_by:
+        case "busy":
+            return f"{primary}:busy"
+        case "late":
+            return f"late:{batch.shed}"
+        case why:
+            return f"shed:{why}"
 
 
 def _name(tier: Tier | None) -> str:

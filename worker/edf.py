@@ -139,6 +139,21 @@ class EarliestFirst[T]:
             self._keep(number, 0, 0)
         return picks
 
+    def drop_due(self, limit: float) -> list[Pick[T]]:
+        """Remove and return the rows that are due at `limit` or before."""
+        picks: list[Pick[T]] = []
+        while True:
+            self._tidy()
+            if not self._heap or self._heap[0][0] > limit:
+                return picks
+            _, number = heappop(self._heap)
+            run = self._runs[number]
+            count = int(np.searchsorted(run.dues, limit, side="right"))
+            picks.append(Pick(run.source, np.sort(run.rows[:count])))
+            self._keep(number, count, len(run.rows))
+            if number in self._runs:
+                heappush(self._heap, (float(run.dues[0]), number))
+
     def _keep(self, number: int, start: int, stop: int) -> None:
         """Only rows [start, stop) of the run stay. A changed first row is for the caller to put on the heap."""
         run = self._runs[number]

@@ -37,6 +37,10 @@ SHORTEST: Final = 1e-6
 PRIOR: Final = (1e-3, 10e-6)
 """Seconds a batch and seconds a row, before anything is known."""
 
+REFRESH_S: Final = 0.25
+"""Longest time that a usable engine goes without a batch while others are scored: a prediction that keeps all batches
+away from it would never be found wrong."""
+
 MEASURED_PART: Final = 0.25
 """Part of the memory that a warm start's measurements weigh."""
 

@@ -15,7 +15,7 @@ from schemas.rows import Tensors
 from worker.activity import Activity
 from worker.alarms import Alarms
 from worker.batch import Chunk, Record
-from worker.batcher import Batcher
+from worker.batcher import Batcher, GiveUp
 from worker.chain import Chain
 from worker.classes import class_rank
 from worker.clock import Clock
@@ -108,10 +108,13 @@ class Topic:
             name = f"{config.name}-{index}"
             station, chain, segments = await self.chain.open_lane(name)
             publishing = ServiceTime()
+            give_up = None
+            if config.late == "skip" or config.late == "dead_letter":
+                give_up = GiveUp(config.late, chain[-1].service_time)
             lane = Lane(
                 name,
                 station=station,
-                batcher=self._parts.batcher(config.max_batch, self._classes, station.service_time, publishing),
+                batcher=self._parts.batcher(config.max_batch, self._classes, station.service_time, publishing, give_up),
                 dispatcher=Dispatcher(chain, router, self._clock, publishing=publishing, segments=segments),
                 desk=desk,
                 publishing=publishing,

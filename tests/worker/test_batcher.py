@@ -4,9 +4,9 @@ from hypothesis import strategies as st
 
 from tests.worker.chunks import Maker
 from worker.batch import Chunk
-from worker.batcher import Batcher
+from worker.batcher import Batcher, GiveUp
 from worker.config_quality import ONE_CLASS
-from worker.service_time import ServiceTime
+from worker.service_time import REFRESH_S, ServiceTime
 
 INSTANT = (1e-9, 0.0)
 """Prior of a service that takes next to nothing."""
@@ -55,6 +55,33 @@ def test_due_is_the_earliest_deadline_less_the_predicted_service_time() -> None:
     assert abs(waiting.due_at - expected) < 1e-6
     assert waiting.closes(expected - 0.01, idle=False) is None
     assert waiting.closes(expected + 0.01, idle=False) == "due"
+
+
+def test_rows_that_cannot_be_scored_in_time_are_given_up_where_late_rows_are() -> None:
+    quickest = ServiceTime(prior=(2.0, 1.0))
+    needed = quickest.predict(3)
+    give_up = GiveUp("skip", quickest)
+    waiting = Batcher(8, (ONE_CLASS,), quickest, ServiceTime(prior=INSTANT), give_up)
+    maker = Maker()
+    offer(waiting, maker.chunk([100.0]))
+    waiting.take("idle", 40.0)
+    offer(waiting, maker.chunk([40.0 + needed - 0.1, 40.0 + needed + 0.1, 90.0]))
+    (late,) = waiting.expire(40.0)
+    assert (late.closed_by, late.shed, xs(late.features())) == ("late", "skip", [1])
+    assert waiting.rows == 2
+    assert waiting.expire(40.0) == [], "two rows take less than three"
+
+
+def test_rows_are_not_given_up_on_a_prediction_that_nothing_has_tested_lately() -> None:
+    quickest = ServiceTime(prior=(50.0, 0.0))
+    waiting = Batcher(8, (ONE_CLASS,), quickest, ServiceTime(prior=INSTANT), GiveUp("skip", quickest))
+    offer(waiting, Maker().chunk([10.0, 10.0]))
+    assert waiting.expire(1.0) == []
+    waiting.take("idle", 1.0)
+    offer(waiting, Maker(partition=1).chunk([10.0]))
+    assert len(waiting.expire(1.0 + REFRESH_S / 2)) == 1
+    offer(waiting, Maker(partition=2).chunk([10.0]))
+    assert waiting.expire(1.0 + REFRESH_S) == []
 
 
 def test_the_most_urgent_rows_are_taken_first() -> None:

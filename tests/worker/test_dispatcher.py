@@ -12,10 +12,10 @@ from worker.batch import Batch, Segment
 from worker.breaker import BreakerPolicy, Cause, State, Transition
 from worker.breakers import Breakers
 from worker.classes import ShedPolicy
-from worker.dispatcher import REFRESH_S, Dispatcher
+from worker.dispatcher import Dispatcher
 from worker.outcome import SKIPPED, Outcome, Tier
 from worker.route import RoutePolicy, Router, SegmentRule
-from worker.service_time import ServiceTime
+from worker.service_time import REFRESH_S, ServiceTime
 
 Answer = Callable[[list[int]], list[float]]
 
@@ -255,6 +255,13 @@ async def test_an_engine_that_is_too_slow_for_every_row_is_tried_again_though_la
         for _ in range(3):
             engine.service_time.observe(1, 10.0)
     assert answered == [("ort", None), (SKIPPED, "late:skip"), ("ort", None)]
+
+
+async def test_rows_given_up_by_the_batcher_say_so() -> None:
+    given_up = batch(2, shed="skip")
+    given_up.closed_by = "late"
+    (outcome,) = await Fixture(Scripted("ort", half)).score(given_up)
+    assert (outcome.engine, outcome.reason) == (SKIPPED, "late:skip")
 
 
 async def test_late_rows_can_be_dead_lettered() -> None:

@@ -59,6 +59,15 @@ def test_of_equal_deadlines_the_newest_are_dropped() -> None:
     assert rows(waiting.drop_last(4)) == [("b", [0, 1, 2]), ("a", [2])]
 
 
+def test_rows_due_by_a_limit_are_dropped_and_the_others_keep_their_order() -> None:
+    waiting = queue(("a", [1.0, 3.0, 5.0]), ("b", [2.0, 4.0, 6.0]))
+    assert waiting.drop_due(0.9) == []
+    assert rows(waiting.drop_due(3.0)) == [("a", [0, 1]), ("b", [0])]
+    assert (waiting.rows, waiting.nbytes, waiting.earliest) == (3, 300.0, 4.0)
+    assert rows(waiting.take(3)) == [("b", [1, 2]), ("a", [2])]
+    assert rows(queue(("a", [1.0])).drop_due(9.0)) == [("a", [0])]
+
+
 def test_rows_expire_by_their_offer_and_not_by_their_deadline() -> None:
     waiting = queue(("a", [9.0, 9.5]), timeout=1.0)
     waiting.offer("b", np.arange(1), np.array([0.6]), 100.0, 0.5)
