@@ -30,9 +30,12 @@ class Slot:
 
     def fill(self, features: Features, run: Run) -> None:
         """Copy the run's rows in. Rows beyond them keep what they had, which is valid input and never handed out."""
+        count, rows = run.count, run.rows
         for name, view, cut in self.inputs:
-            tensor = features[name] if cut is None else features[name][:, :cut]
-            view[: run.count] = tensor if run.rows is None else tensor[run.rows]
+            tensor = features[name]
+            if cut is not None:
+                tensor = tensor[:, :cut]
+            view[:count] = tensor if rows is None else tensor[rows]
 
 
 class Arena:

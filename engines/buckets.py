@@ -118,6 +118,10 @@ class Grid:
             n -= parts[-1][1]
         return parts
 
+    def whole(self, n: int) -> Run | None:
+        """The one run of a batch of n rows, or None where `runs` must look at its lengths or cut it."""
+        return self._whole[n][0] if len(self._whole[n]) == 1 and not self._worth[n] else None
+
     def runs(self, features: Features, n: int) -> Sequence[Run]:
         """The launches for a batch of n rows. Every row is in exactly one; rows of several runs carry their indices."""
         if not self._worth[n]:

@@ -1,7 +1,8 @@
 """One GPU through pycuda: its primary context on any thread, streams, events, pinned and device memory, typed errors.
 
 The primary context is the one TensorRT uses. pycuda keeps a stack of contexts per thread and aborts the process when a
-thread ends with one on it, so a context is current only inside `Device.current`.
+thread ends with one on it, also one that the interpreter ends at exit. So the stack is used for short blocks only,
+those that create and free (`Device.current`); a thread that serves sessions is bound below it (`Device.bound`).
 """
 
 import threading
@@ -24,8 +25,10 @@ _devices_lock = threading.Lock()
 
 
 class _Thread(threading.local):
-    device: "Device | None" = None
-    """Whose context is current on this thread."""
+    pushed: "Device | None" = None
+    """Whose context is on top of pycuda's stack on this thread: what pycuda needs to create and free."""
+    usable: "Device | None" = None
+    """Whose context the driver works with on this thread: enough to launch, record and wait."""
 
 
 _thread = _Thread()
@@ -84,33 +87,46 @@ class Device:
         self.uuid = driver.device_uuid(index)
         self.node = placement.node_of(handle.pci_bus_id())
         """Memory node next to the device, None where that makes no difference."""
-        self.lost: DeviceLost | None = None
-        """The sticky error that ended the context, once one has been seen."""
+        self.lost: str | None = None
+        """The sticky error that ended the context, once one has been seen. Raise it as a new `DeviceLost`."""
         self.opening = threading.Lock()
         """Held while an engine or a session allocates, so that memory can be attributed and nothing is half open."""
         self._context = handle.retain_primary_context()
         with self.current():
+            self._handle = driver.context_handle()
             # A stream that never carries work: querying it neither waits nor fails unless the context is gone.
             self._probe = cuda.Stream(_NON_BLOCKING)
 
     @contextmanager
     def current(self) -> Iterator[None]:
         """Make the context current on this thread inside the block; free when it is already."""
-        before = _thread.device
-        if before is self:
+        before = _thread.pushed, _thread.usable
+        if before[0] is self:
             yield
             return
         self._context.push()
-        _thread.device = self
+        _thread.pushed = _thread.usable = self
         try:
             yield
         finally:
-            _thread.device = before
+            _thread.pushed, _thread.usable = before
             cuda.Context.pop()
 
+    @contextmanager
+    def bound(self) -> Iterator[None]:
+        """For a thread's whole life: launches and waits need no `current` inside, creating and freeing do."""
+        driver.set_context(self._handle)
+        _thread.usable = self
+        try:
+            yield
+        finally:
+            _thread.usable = None
+            driver.set_context(None)
+
     @property
-    def is_current(self) -> bool:
-        return _thread.device is self
+    def is_usable(self) -> bool:
+        """Whether this thread may launch and wait as it is."""
+        return _thread.usable is self
 
     def typed(self, error: Exception, what: str) -> EngineError:
         """pycuda's error as ours. pycuda keeps no status, so the context is asked whether it survived."""
@@ -118,9 +134,9 @@ class Device:
             try:
                 self._probe.is_done()
             except cuda.Error as sticky:
-                self.lost = DeviceLost(f"{what}: {error}; the context is unusable ({sticky}); restart the process")
+                self.lost = f"{what}: {error}; the device's context is unusable ({sticky}); restart the process"
         if self.lost is not None:
-            return self.lost
+            return DeviceLost(self.lost)
         kind = OutOfMemory if isinstance(error, cuda.MemoryError) else RunError
         return kind(f"{what}: {error}")
 
@@ -128,13 +144,13 @@ class Device:
     def guard(self, what: str) -> Iterator[None]:
         """Run a block of CUDA calls with pycuda's errors, and a lost device, turned into ours."""
         if self.lost is not None:
-            raise self.lost
+            raise DeviceLost(self.lost)
         try:
             yield
         except cuda.Error as error:
             raise self.typed(error, what) from error
         except DeviceLost as error:
-            self.lost = error
+            self.lost = str(error)
             raise
 
     def stream(self) -> Any:

@@ -80,6 +80,16 @@ def unregister_pages(address: int) -> None:
     check(driver.cuMemHostUnregister(address), "cuMemHostUnregister")
 
 
+def context_handle() -> Any:
+    """The context that is current on this thread."""
+    return check(driver.cuCtxGetCurrent(), "cuCtxGetCurrent")
+
+
+def set_context(handle: Any) -> None:
+    """Make a context current on this thread for good; None leaves it without one."""
+    check(driver.cuCtxSetCurrent(driver.CUcontext(0) if handle is None else handle), "cuCtxSetCurrent")
+
+
 class Graph:
     """Work recorded once from a stream and launched with one call. Shapes, addresses and sizes are baked in."""
 

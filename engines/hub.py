@@ -20,6 +20,8 @@ NAP_S: Final = 20e-6
 """Between two looks at what is in flight while nothing new comes."""
 ENDING_NAP_S: Final = 0.01
 """The same while only lanes that end are in flight, hung ones perhaps for good."""
+PASSES: Final = 8
+"""Looks at the oldest batch alone before the others are looked at too."""
 
 _PR_SET_TIMERSLACK: Final = 29
 
@@ -41,6 +43,8 @@ class Lane:
         self.name = name
         self.depth = session.depth
         self.session = session
+        self.flying: deque[int] = deque()
+        """Batches submitted to the session, oldest first. The hub's thread alone touches it."""
         self.retired = False
         self.ended = threading.Event()
         self._hub = hub
@@ -105,10 +109,11 @@ class Hub:
         self._lock = threading.Lock()
         self._queue: SimpleQueue[tuple[Lane, int, Features | None]] = SimpleQueue()
         self._inside: Lane | None = None
-        self._flying: dict[Lane, deque[int]] = {}
-        """Batches submitted to each session, oldest first. As `_ending`, touched by the thread alone."""
-        self._ending: dict[Lane, deque[int]] = {}
-        """Lanes to close once the device is done with these."""
+        self._flying: deque[Lane] = deque()
+        """The lane of each batch in flight, in the order of submission. As the rest, touched by the thread alone."""
+        self._passed = 0
+        self._ending: set[Lane] = set()
+        """Lanes to close once the device is done with their batches."""
 
     @property
     def stuck(self) -> bool:
@@ -147,7 +152,7 @@ class Hub:
                     with self._lock:
                         if self.lanes == 0:
                             return
-                if not moved:
+                if not moved and not self._harvest_any():
                     self._take(NAP_S if self._flying else ENDING_NAP_S if self._ending else None)
 
     def _take(self, patience: float | None) -> bool:
@@ -157,15 +162,18 @@ class Hub:
             return False
         try:
             lane, batch, features = queue.get(True, patience)
-            while True:
-                if features is None:
-                    self._ending.setdefault(lane, self._flying.pop(lane, deque()))
-                elif not lane.retired:
-                    self._submit(lane, batch, features)
-                del features  # an idle hub must not keep the last batch's arrays alive
-                lane, batch, features = queue.get_nowait()
         except Empty:
-            return True
+            return False
+        while True:
+            if features is None:
+                self._ending.add(lane)
+                self._flying = deque(other for other in self._flying if other is not lane)
+            elif not lane.retired:
+                self._submit(lane, batch, features)
+            del features  # an idle hub must not keep the last batch's arrays alive
+            if queue.empty():
+                return True
+            lane, batch, features = queue.get()
 
     def _submit(self, lane: Lane, batch: int, features: Features) -> None:
         self._inside = lane
@@ -174,36 +182,50 @@ class Hub:
         except BaseException as error:
             lane.settle(batch, None, error)
         else:
-            self._flying.setdefault(lane, deque()).append(batch)
+            lane.flying.append(batch)
+            self._flying.append(lane)
         self._inside = None
 
     def _harvest(self) -> bool:
-        """Collect what is ready. Returns whether anything was."""
+        """Collect from the front while that is ready: streams mostly finish in the order of submission."""
+        flying, moved = self._flying, False
+        while flying and flying[0].session.ready():
+            self._collect(flying.popleft())
+            moved = True
+        if moved or not flying:
+            self._passed = 0
+            return moved
+        # Something keeps the front: look at the others now and then, also while new batches keep coming.
+        self._passed += 1
+        return self._passed % PASSES == 0 and self._harvest_any()
+
+    def _harvest_any(self) -> bool:
+        """Collect the oldest batch of every lane that is ready."""
         moved = False
-        for lane, batches in list(self._flying.items()):
-            moved = self._collect(lane, batches) or moved
-            if not batches:
-                del self._flying[lane]
+        for lane in dict.fromkeys(self._flying):
+            if lane.session.ready():
+                self._flying.remove(lane)
+                self._collect(lane)
+                moved = True
         return moved
 
-    def _collect(self, lane: Lane, batches: deque[int]) -> bool:
-        before = len(batches)
-        while batches and lane.session.ready():
-            try:
-                scores = lane.session.collect()
-            except BaseException as error:
-                lane.settle(batches.popleft(), None, error)
-            else:
-                lane.settle(batches.popleft(), scores, None)
-        return len(batches) < before
+    def _collect(self, lane: Lane) -> None:
+        batch = lane.flying.popleft()
+        try:
+            scores = lane.session.collect()
+        except BaseException as error:
+            lane.settle(batch, None, error)
+        else:
+            lane.settle(batch, scores, None)
 
     def _close_ended(self) -> None:
-        """Close the sessions of ending lanes that nothing is in flight of."""
-        for lane, batches in list(self._ending.items()):
-            self._collect(lane, batches)
-            if batches:
+        """Close the sessions of ending lanes of which nothing is in flight any more."""
+        for lane in list(self._ending):
+            while lane.flying and lane.session.ready():
+                self._collect(lane)
+            if lane.flying:
                 continue
-            del self._ending[lane]
+            self._ending.remove(lane)
             if lane.ended.is_set():  # closed before, and then retired, or closed twice
                 continue
             try:

@@ -124,7 +124,9 @@ class TrtEngine:
 
 def _forget(error: BaseException | None) -> None:
     """Drop the locals of a failure's frames: they hold device memory, which must go while the context is current."""
-    while error is not None:
+    seen: set[int] = set()
+    while error is not None and id(error) not in seen:
+        seen.add(id(error))
         traceback.clear_frames(error.__traceback__)
         error = error.__cause__ or error.__context__
 

@@ -5,7 +5,7 @@ slot while the device works. Nothing is allocated after `__init__`.
 """
 
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -66,6 +66,8 @@ class TrtSession:
         self._closed = False
         self._turn = 0
         self._pending: deque[_Pending] = deque()
+        self._finished: _Pending | None = None
+        """The pending batch that `ready` has seen the end of."""
         self._contexts: list[BucketContext] = []
         self._arena: Arena | None = None
         self._scratch: Any = None
@@ -93,6 +95,8 @@ class TrtSession:
                 costs.append(context.warm(self._events, budget))
             sequences = [name for name, row in rows.items() if any(b.shapes[name][1:] != row for b in offered)]
             self._grid = Grid(offered, costs, sequences, inputs.max_batch)
+            # Most batches are one run in one bucket: found by their number of rows alone.
+            self._whole = [self._direct(self._grid.whole(n)) for n in range(inputs.max_batch + 1)]
             self.costs_us = tuple(costs)
             """Measured microseconds of a run of each bucket, launch to wake-up."""
         except BaseException:
@@ -108,7 +112,7 @@ class TrtSession:
     def on_thread(self) -> Iterator[None]:
         """For a thread that serves this session: its context current, its core next to the device."""
         placement.bind_thread(self._device.node)
-        with self._device.current():
+        with self._device.bound():
             yield
 
     def serve(self, name: str) -> Lane:
@@ -119,20 +123,24 @@ class TrtSession:
         """Whether `collect` would return, or raise, without waiting."""
         if not self._pending:
             return False
+        batch = self._pending[0]
         try:
-            return bool(self._events[self._pending[0].turn].query())
+            if not self._events[batch.turn].query():
+                return False
         except CudaError:
             return True  # a sticky error, which `collect` sees too and gives its name
+        self._finished = batch
+        return True
 
     def submit(self, features: Features) -> None:
-        if self._device.is_current:
+        if self._device.is_usable:
             self._submit(features)
         else:
             with self._device.current():
                 self._submit(features)
 
     def collect(self) -> Scores:
-        if self._device.is_current:
+        if self._device.is_usable:
             return self._collect()
         with self._device.current():
             return self._collect()
@@ -147,40 +155,56 @@ class TrtSession:
         if self._closed:
             raise RunError("the session is closed; open another one")
         if self._device.lost is not None:
-            raise self._device.lost
+            raise DeviceLost(self._device.lost)
         if len(self._pending) >= SLOTS:
             raise RunError(f"{SLOTS} batches are pending, which is this session's depth; collect one first")
         n = self._inputs.check(features)
-        runs = self._grid.runs(features, n)
         turn = self._turn
-        batch = _Pending(turn, [], None)
+        direct = self._whole[n]
         try:
-            for run in runs:
-                slot = self._slots[run.bucket][turn]
-                if len(runs) > 1 and any(used is slot for used, _ in batch.parts):
-                    self._events[turn].synchronize()
-                    self._harvest(batch, n)
+            if direct is not None:
+                run, slots, launches = direct
+                slot = slots[turn]
                 slot.fill(features, run)
-                self._contexts[run.bucket].launches[turn]()
+                launches[turn]()
                 self._events[turn].record(self._stream)
-                batch.parts.append((slot, run))
+                batch = _Pending(turn, [(slot, run)], None)
+            else:
+                batch = self._submit_parts(features, n, turn)
         except (CudaError, EngineError) as error:
             raise self._abandon(error, f"submit of {n} rows") from error
-        if len(runs) > 1 and batch.scores is None:
-            batch.scores = np.empty(n, np.float32)
-        self._turn = (turn + 1) % SLOTS
+        self._turn = turn + 1 if turn + 1 < SLOTS else 0
         self._pending.append(batch)
+
+    def _submit_parts(self, features: Features, n: int, turn: int) -> _Pending:
+        """Launch a batch in the runs that the grid cuts it into."""
+        runs = self._grid.runs(features, n)
+        batch = _Pending(turn, [], None if len(runs) == 1 else np.empty(n, np.float32))
+        for run in runs:
+            slot = self._slots[run.bucket][turn]
+            if any(used is slot for used, _ in batch.parts):
+                self._events[turn].synchronize()
+                self._harvest(batch)
+            slot.fill(features, run)
+            self._contexts[run.bucket].launches[turn]()
+            self._events[turn].record(self._stream)
+            batch.parts.append((slot, run))
+        return batch
+
+    def _direct(self, run: Run | None) -> tuple[Run, tuple[Slot, ...], list[Callable[[], None]]] | None:
+        return None if run is None else (run, self._slots[run.bucket], self._contexts[run.bucket].launches)
 
     def _collect(self) -> Scores:
         if not self._pending:
             raise RunError("no batch is pending; submit one first")
         batch = self._pending[0]
         try:
-            self._events[batch.turn].synchronize()
+            if self._finished is not batch:
+                self._events[batch.turn].synchronize()
             if batch.scores is None:
                 [(slot, run)] = batch.parts
                 return slot.scores[: run.count].copy()
-            self._harvest(batch, len(batch.scores))
+            self._harvest(batch)
             return batch.scores
         except CudaError as error:
             raise self._device.typed(error, "collect") from error
@@ -188,10 +212,9 @@ class TrtSession:
             # Only now: a submit that sees it gone takes over its slots.
             self._pending.popleft()
 
-    def _harvest(self, batch: _Pending, n: int) -> None:
+    def _harvest(self, batch: _Pending) -> None:
         """Take the finished runs' scores to where their rows belong, so that their slots are free."""
-        if batch.scores is None:
-            batch.scores = np.empty(n, np.float32)
+        assert batch.scores is not None
         for slot, run in batch.parts:
             batch.scores[run.rows] = slot.scores[: run.count]
         batch.parts.clear()
@@ -200,7 +223,7 @@ class TrtSession:
         """Leave no run of a failed batch behind, and say what kind of failure it was."""
         typed = error if isinstance(error, EngineError) else self._device.typed(error, what)
         if isinstance(typed, DeviceLost):
-            self._device.lost = typed
+            self._device.lost = self._device.lost or str(typed)
             return typed
         try:
             self._stream.synchronize()
@@ -216,6 +239,8 @@ class TrtSession:
                 for context in self._contexts:
                     context.close()
         self._pending.clear()
+        self._finished = None
+        self._whole = []
         self._slots = []
         self._contexts = []
         self._scratch = None

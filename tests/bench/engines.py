@@ -40,7 +40,7 @@ BATCHES = (64, 256, 1024)
 STREAMS = (1, 8)
 INPUTS = 8
 """Different batches that each loop goes through."""
-LANE_THREADS = (1, 2, 3)
+LANE_THREADS = (1, 2)
 LATENCIES = 3000
 COLD = 10
 """First batches of a block, not counted: the variant before it has left its data in the caches."""

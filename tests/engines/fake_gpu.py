@@ -62,8 +62,10 @@ class Gpu:
         found: list[object] = self.local.stack
         return found
 
-    def check(self) -> None:
-        assert self.stack, "a CUDA call on a thread without the context"
+    def check(self, *, pushed: bool = False) -> None:
+        """Raise where the real thing would; pycuda creates and frees only with the context on its own stack."""
+        bound = not pushed and getattr(self.local, "bound", None) is not None
+        assert self.stack or bound, "a CUDA call on a thread without the context"
         if self.sticky:
             raise Error("an illegal memory access was encountered")
 
@@ -72,7 +74,7 @@ class Counted:
     """An object of the device: made and dropped only with the context current, and counted."""
 
     def __init__(self, gpu: Gpu) -> None:
-        gpu.check()
+        gpu.check(pushed=True)
         self.gpu = gpu
         gpu.objects += 1
 
@@ -132,7 +134,7 @@ class Event(Counted):
 
 class Memory(Counted):
     def __init__(self, gpu: Gpu, nbytes: int) -> None:
-        gpu.check()
+        gpu.check(pushed=True)
         if gpu.used + nbytes > gpu.total:
             raise OutOfMemoryError("out of memory")
         super().__init__(gpu)
@@ -257,7 +259,7 @@ def _pycuda(gpu: Gpu, module: Any) -> None:
         retain_primary_context = staticmethod(lambda: Context(gpu))
 
     def pagelocked_empty(nbytes: int, dtype: object, mem_flags: int = 0) -> np.ndarray[Any, Any]:
-        gpu.check()
+        gpu.check(pushed=True)
         return np.full(nbytes, 0xCD, np.uint8)
 
     def copy(target: int, source: int, nbytes: int, stream: Stream) -> None:
@@ -300,7 +302,14 @@ def _bindings(gpu: Gpu, module: Any) -> None:
         gpu.launched.append("graph")
         return (ok,)
 
+    def bind(context: object) -> tuple[Status]:
+        gpu.local.bound = context
+        return (ok,)
+
     module.CUresult = Status
+    module.CUcontext = lambda handle: None
+    module.cuCtxGetCurrent = lambda: (ok, gpu.stack[-1])
+    module.cuCtxSetCurrent = bind
     module.CUstream = lambda handle: gpu.streams[handle]
     module.CUstreamCaptureMode = types.SimpleNamespace(CU_STREAM_CAPTURE_MODE_THREAD_LOCAL=1)
     module.cuStreamBeginCapture, module.cuStreamEndCapture = begin, end

@@ -170,11 +170,11 @@ import sys
 from pathlib import Path
 import engines
 from engines.package import Package
-from engines.runner import Runner, Serving, serve
+from engines.runner import Runner, serve
 from tests.models import random_batch
 package = Package.open(Path(sys.argv[1]))
 engine = engines.load("trt", package, max_batch=64)
-runners = [Runner(engine.open_session(), name=str(i)) for i in range(3)]
+runners = [start(engine.open_session(), name=start.__name__) for start in (Runner, serve, Runner, serve)]
 for runner in runners:
     runner.submit(random_batch(package.spec, 3), lambda scores, error: None)
 print("done")
