@@ -3,6 +3,7 @@
 import asyncio
 
 from engines.base import Features, Scores, Session
+from engines.errors import RunError
 from engines.runner import serve
 
 
@@ -19,14 +20,19 @@ class Executor:
         self._runner = serve(session, name=name)
         self._loop = asyncio.get_running_loop()
         self._slots = asyncio.Semaphore(session.depth)
+        self._name = name
+        self._open = True
 
     async def run(self, features: Features) -> Scores:
-        """Scores of one batch. Raises what the session raises.
+        """Scores of one batch. Raises what the session raises, `RunError` once it is retired or closed.
 
         A caller that stops waiting (cancelled, timed out) leaves the batch in work: its slot stays taken until the
         session is done with it.
         """
         await self._slots.acquire()
+        if not self._open:  # while this caller waited for its turn
+            self._slots.release()
+            raise RunError(f"{self._name}: the session was retired before the batch's turn")
         future: asyncio.Future[Scores] = self._loop.create_future()
 
         def settle(scores: Scores | None, error: BaseException | None) -> None:
@@ -51,9 +57,11 @@ class Executor:
         return await future
 
     def retire(self) -> None:
-        """Leave a hung session behind; its waiting callers get `RunError`."""
+        """Leave a hung session behind; its waiting callers get `RunError`, also those whose turn never came."""
+        self._open = False
         self._runner.retire()
 
     async def close(self, timeout_s: float) -> bool:
         """Finish, close the session, end the thread. False when it had to be left behind."""
+        self._open = False
         return await asyncio.to_thread(self._runner.close, timeout_s)

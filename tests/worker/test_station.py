@@ -137,6 +137,22 @@ async def test_waiting_callers_of_a_retired_session_get_an_error_at_once() -> No
     engine.gates[0].set()
 
 
+async def test_callers_that_wait_for_their_turn_at_a_retired_session_get_an_engine_error_too() -> None:
+    """Anything else would end the lane, and the worker with it, when a session hangs under load."""
+    engine = StuckEngine(False, True)
+    station = await opened(engine)
+    runs = [asyncio.create_task(station.run(X)) for _ in range(3)]
+    await asyncio.sleep(0)
+    await station.replace()
+    async with asyncio.timeout(10):
+        errors = await asyncio.gather(*runs, return_exceptions=True)
+    assert [type(error) for error in errors] == [RunError] * 3
+    await until_reopened(station)
+    assert (await station.run(X)).tolist() == [1.0, 2.0]
+    await station.close(5)
+    engine.gates[0].set()
+
+
 async def test_hung_sessions_are_bounded() -> None:
     engine = StuckEngine(*[False] * (MOST_HUNG + 1))
     station = await opened(engine)
