@@ -11,6 +11,30 @@ from worker.cli.demo.latency import Latencies
 from worker.cli.scores import ScoreReader, Tally
 
 
+class Seen:
+    """Which offsets of one partition have been seen: all below `next`, and those in a set beyond it.
+
+    Scores come in the order of their events but for those that a fallback engine answered first, so the set stays
+    small.
+    """
+
+    __slots__ = ("_beyond", "_next")
+
+    def __init__(self) -> None:
+        self._next = 0
+        self._beyond: set[int] = set()
+
+    def add(self, offset: int) -> bool:
+        """False when the offset was seen before."""
+        if offset < self._next or offset in self._beyond:
+            return False
+        self._beyond.add(offset)
+        while self._next in self._beyond:
+            self._beyond.remove(self._next)
+            self._next += 1
+        return True
+
+
 class Observed:
     """Scores of one topic. The delay counts from when the event was due, not from when it was sent."""
 
@@ -18,16 +42,13 @@ class Observed:
         self.tally = Tally()
         self.latency = Latencies()
         self.duplicates = 0
-        self._next: dict[tuple[str, int], int] = defaultdict(int)
+        self._seen: defaultdict[tuple[str, int], Seen] = defaultdict(Seen)
 
     def add(self, score: Score | None, now_ms: float) -> None:
         if score is not None:
-            source = (score.topic, score.partition)
-            # Scores of a partition come in its order, so that an offset seen before is a repetition.
-            if score.offset < self._next[source]:
+            if not self._seen[score.topic, score.partition].add(score.offset):
                 self.duplicates += 1
                 return
-            self._next[source] = score.offset + 1
             self.latency.add(now_ms - score.event_time_ms)
         self.tally.add(score)
 
