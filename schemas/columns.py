@@ -173,7 +173,10 @@ class Column:
 def fill_instants(values: list[float | None], field: str, target: NDArray[np.float64]) -> dict[int, InvalidEvent]:
     """Write times in milliseconds into `target`, NaN where absent; returns what was refused by row."""
     absent = values.count(None)
-    target[:] = values if absent < len(values) else np.nan  # None becomes NaN
+    if absent == len(values):
+        target.fill(np.nan)
+        return {}
+    target[:] = values  # None becomes NaN
     if np.count_nonzero(np.abs(target) <= _MAX_INSTANT_MS) + absent == len(values):
         return {}
     refused: dict[int, InvalidEvent] = {}

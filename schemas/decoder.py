@@ -57,8 +57,8 @@ class Decoder:
             {tensor.name: np.empty((n, *tensor.shape), tensor.dtype) for tensor in self.spec.tensors},
             [],
             np.empty(n, np.int64),
-            np.full(n, np.nan),
-            np.full(n, np.nan),
+            np.empty(n),
+            np.empty(n),
         )
         refused: dict[int, InvalidEvent] = {}
         for first in range(0, n, _BLOCK):
@@ -80,7 +80,9 @@ class Decoder:
         rows.keys += columns[self._wire.key] if self._wire.key is not None else [None] * len(bodies)
         bad: dict[int, InvalidEvent] = {}
         for name, instant in ((self._wire.time, rows.event_time_ms), (self._wire.deadline, rows.deadline_ms)):
-            if name is not None:
+            if name is None:
+                instant[start:stop].fill(np.nan)
+            else:
                 bad |= fill_instants(columns[name], name, instant[start:stop])
         for tensor, fills in self._fills.items():
             target = rows.tensors[tensor][start:stop].reshape(len(bodies), -1)
