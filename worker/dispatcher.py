@@ -26,6 +26,12 @@ HANG_FLOOR_S: Final = 2.0
 """No batch is taken for hung before this, so that a busy machine's pause is not."""
 
 
+TURN_S: Final = 0.002
+TURN_PART: Final = 0.1
+"""The event loop may be late at the last moment by a turn: a poll that is taken in, what other lanes have to publish.
+So much of the wait, and at most such a part of it, is kept for that."""
+
+
 class Overdue(RunError):
     """The batch is still in work at the last moment when another engine can answer in time."""
 
@@ -178,6 +184,7 @@ class Dispatcher:
             reserve = 2 * following.service_time.predict(rows) + self._publishing.predict(rows)
             deadlines = batch.deadlines()
             in_time = float(deadlines[deadlines > started].min(initial=np.inf)) - reserve - started
+            in_time -= min(TURN_S, TURN_PART * in_time)
             if 0.0 < in_time < patience:  # below 0 nobody can answer in time, and the better score is worth the wait
                 wait_s = in_time
         done, _ = await asyncio.wait({run}, timeout=wait_s)

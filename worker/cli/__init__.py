@@ -15,6 +15,8 @@ COMMANDS: Final = {
     "demo": ("worker.cli.demo:demo", "Broker, models, live events, worker and a live view, in one command."),
     "model": ("worker.cli.model:model", "Train and inspect model packages."),
     "engine": ("worker.cli.engine:engine", "Build TensorRT plans and compare their precisions."),
+    "record": ("worker.cli.record:record", "Write a topic's records to a file, to be replayed."),
+    "replay": ("worker.cli.replay:replay", "Traffic through the whole worker in simulated time, with scripted faults."),
     "plan": ("worker.cli.plan:plan", "How many lanes, processes and partitions a load needs."),
     "simulate": ("worker.cli.simulate:simulate", "Compare batching rules under the same arrivals, in simulated time."),
 }

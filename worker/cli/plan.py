@@ -12,9 +12,6 @@ if TYPE_CHECKING:
 Points = list[tuple[int, float]]
 """(rows of a batch, seconds that it takes)"""
 
-SIZES = (1, 16, 64, 256)
-REPEATS = 30
-
 
 class Measurement(click.ParamType[tuple[int, float]]):
     name = "ROWS:MS"
@@ -103,29 +100,9 @@ def _points(model: Path, engine: str, max_batch: int) -> Points:
     package = Package.open(model)
     if engine == "trt":
         return _reported(package.path)
-    import time
+    from worker.measure import timed
 
-    import numpy as np
-
-    import engines
-    from engines.base import run
-
-    loaded = engines.load(engine, package, max_batch=max_batch)
-    points = []
-    session = loaded.open_session()
-    try:
-        for rows in (*(size for size in SIZES if size < max_batch), max_batch):
-            features = {t.name: np.zeros((rows, *t.shape), t.dtype) for t in package.spec.tensors}
-            times = []
-            for _ in range(REPEATS):
-                started = time.perf_counter()
-                run(session, features)
-                times.append(time.perf_counter() - started)
-            points.append((rows, sorted(times)[REPEATS // 2]))
-    finally:
-        session.close()
-        loaded.close()
-    return points
+    return timed(package, engine, max_batch)
 
 
 def _reported(root: Path) -> Points:

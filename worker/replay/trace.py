@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Final
+from typing import Final, Self
 
 import msgspec
 
@@ -43,16 +43,23 @@ class TraceError(ValueError):
     """The file is no trace. The message names file, line and remedy."""
 
 
-def write(path: Path, head: TraceHead, records: Iterable[TraceRecord]) -> int:
-    """Write a trace; how many records it holds."""
-    encode = msgspec.json.Encoder().encode
-    count = 0
-    with path.open("wb") as file:
-        file.write(encode(head) + b"\n")
-        for record in records:
-            file.write(encode(record) + b"\n")
-            count += 1
-    return count
+class TraceWriter:
+    """Writes a trace record by record. A context manager; what was written is kept, however it ends."""
+
+    def __init__(self, path: Path, head: TraceHead) -> None:
+        """Raises `OSError`."""
+        self._encode = msgspec.json.Encoder().encode
+        self._file = path.open("wb")
+        self._file.write(self._encode(head) + b"\n")
+
+    def write(self, record: TraceRecord) -> None:
+        self._file.write(self._encode(record) + b"\n")
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._file.close()
 
 
 def read(path: Path) -> Trace:
