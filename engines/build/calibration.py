@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from engines.base import Features
 from engines.errors import LoadError
 from schemas.spec import ModelSpec
+from schemas.tables import Table
 
 STRATA: Mapping[str, tuple[int, float]] = {"rare": (1, 4), "regular": (5, 19), "active": (20, float("inf"))}
 """Stratum -> fewest and most events of a row's user in the recording, both inclusive."""
@@ -80,10 +81,18 @@ def stratified(rows: Rowset, want: int, seed: int = 0) -> tuple[Rowset, dict[str
     return rows.take(index), shares
 
 
-def read(spec: ModelSpec, path: Path, *, label: str | None = None, user: str | None = None) -> Rowset:
+def read(
+    spec: ModelSpec,
+    path: Path,
+    *,
+    label: str | None = None,
+    user: str | None = None,
+    tables: Mapping[str, Table] | None = None,
+) -> Rowset:
     """Rows of a CSV or JSONL recording through the same encoder and decoder as live events.
 
-    `label` and `user` are columns of the file; without `user` the event's own key stands for it. Records that cannot
+    `label` and `user` are columns of the file; without `user` the event's own key stands for it. `tables` are the
+    package's static embeddings, where the spec names any. Records that cannot
     be scored are left out. Raises `LoadError` when the file cannot be read or no row is left.
     """
     from schemas.decoder import Decoder
@@ -91,7 +100,7 @@ def read(spec: ModelSpec, path: Path, *, label: str | None = None, user: str | N
     from schemas.samples import rows as recorded
 
     encode = Encoder(spec, "msgpack").encode
-    decode = Decoder(spec, "msgpack").decode
+    decode = Decoder(spec, "msgpack", tables=tables).decode
     parts: list[Rowset] = []
     values: list[bytes] = []
     columns: list[Mapping[str, object]] = []

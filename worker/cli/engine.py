@@ -170,7 +170,7 @@ def _open(model: Path, rows: Path, label: str | None, user: str | None) -> "tupl
     from engines.package import Package
 
     package = Package.open(model)
-    return package, calibration.read(package.spec, rows, label=label, user=user)
+    return package, calibration.read(package.spec, rows, label=label, user=user, tables=package.open_tables())
 
 
 def _serving(package: "Package", path: Path | None) -> "Package | None":

@@ -83,8 +83,8 @@ async def _play(scene: Scene) -> Played:
     async with AsyncExitStack() as stack:
         topic = Topic(config, whole, metrics, clock, stack, Parts(opener, scene.batcher))
         await topic.load()
-        trace, spec = scene.trace, topic.chain.package.spec
-        played = script(trace, scene.speed, trace.start_ms, config, classes_of(whole), spec)
+        trace = scene.trace
+        played = script(trace, scene.speed, trace.start_ms, config, classes_of(whole), topic.chain.package)
         tally = Tally(
             [len(partition) for partition in played.partitions],
             config.scores,

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from engines.package import Package
 from schemas.decoder import Decoder
-from schemas.spec import ModelSpec
 from worker.classes import ClassPolicy, class_rank
 from worker.config import TopicConfig
 from worker.deadline import DeadlineRule, header_deadline_ms
@@ -31,14 +31,14 @@ class Script:
 
 
 def script(
-    trace: Trace, speed: float, start_ms: float, config: TopicConfig, classes: Sequence[ClassPolicy], spec: ModelSpec
+    trace: Trace, speed: float, start_ms: float, config: TopicConfig, classes: Sequence[ClassPolicy], package: Package
 ) -> Script:
     """Play `trace` `speed` times as fast as it was recorded; second 0 is `start_ms` of the producers' clocks.
 
     An event that was older than its partition's newest one at its arrival is as much older now. Absolute deadlines in
     events and headers move along.
     """
-    retimer = Retimer(spec, config.format)
+    retimer = Retimer(package.spec, config.format)
     partitions: list[list[Arrival]] = [[] for _ in range(trace.partitions)]
     first_ms = trace.start_ms
     newest = [first_ms] * trace.partitions
@@ -54,7 +54,7 @@ def script(
     return Script(
         partitions,
         np.array([arrival.at for arrival in arrivals], dtype=np.float64),
-        _due(arrivals, start_ms, config, spec),
+        _due(arrivals, start_ms, config, package),
         np.array(ranks, dtype=np.int64),
     )
 
@@ -70,11 +70,12 @@ def _rank(arrival: Arrival, classes: Sequence[ClassPolicy], config: TopicConfig)
     return class_rank(named, classes, default)
 
 
-def _due(arrivals: list[Arrival], start_ms: float, config: TopicConfig, spec: ModelSpec) -> NDArray[np.float64]:
+def _due(arrivals: list[Arrival], start_ms: float, config: TopicConfig, package: Package) -> NDArray[np.float64]:
     if not arrivals:
         return np.empty(0)
     own = np.array([header_deadline_ms(arrival.headers) for arrival in arrivals])
-    rows = Decoder(spec, config.format, max_event_bytes=1 << 30).decode([arrival.value for arrival in arrivals])
+    decoder = Decoder(package.spec, config.format, max_event_bytes=1 << 30, tables=package.open_tables())
+    rows = decoder.decode([arrival.value for arrival in arrivals])
     own[rows.positions] = np.fmin(own[rows.positions], rows.deadline_ms)
     if config.deadline == "arrival":
         stamps = np.array([arrival.at * 1000.0 for arrival in arrivals])
