@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 Features = Mapping[str, NDArray[np.generic]]
-"""Tensor name -> [n, *row shape], C-contiguous, the dtypes and row shapes of the model's spec, the same n everywhere."""
+"""Tensor name -> [n, *row shape], C-contiguous, dtypes and row shapes as in the model's spec, n the same everywhere."""
 
 Scores = NDArray[np.float32]
 """[n] probabilities or values, row i for input row i."""
