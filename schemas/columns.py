@@ -83,6 +83,8 @@ class Column:
         self._indices = Indices(feature) if looked_up else None
         self._wide = np.dtype(np.int64 if integers else np.float64)
         self._low, self._high = bounds(feature)
+        if integers:  # JSON has larger ones
+            self._low, self._high = max(self._low, -(2**63)), min(self._high, 2**63 - 1)
 
     def fill(self, values: Sequence[Any], target: NDArray[Any]) -> dict[int, InvalidEvent]:
         """Write the field's values of n > 0 events into `target` [n, size]; returns what was refused by row.
