@@ -1,7 +1,9 @@
 """Several sessions on one thread: submit to each, poll all, call back. For sessions that never block (a GPU's streams).
 
-Threads that each wait for their own stream fight for the interpreter's lock: eight of them score less than two that
-serve four lanes each. Polling also leaves no thread behind when a session hangs: it is never ready, and that is all.
+Threads that each wait for their own stream fight for the interpreter's lock. Measured on an H200 with eight lanes of an
+MLP (256 floats a row), in million rows a second at batches of 64, 256 and 1024: launcher and waiter threads a lane 0.7,
+2.2 and 7.2; one shared thread 3.0, 6.0 and 8.5; two 1.9, 5.9 and 13.7. Polling also leaves no thread behind when a
+session hangs: it is never ready, and that is all.
 """
 
 import ctypes

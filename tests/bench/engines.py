@@ -195,6 +195,13 @@ def latency(model: Model, batch: int) -> dict[str, tuple[float, float]]:
         raws = {f"raw-{wait}": model.raw(batch, wait) for wait in ("spin", "block")}
         calls: dict[str, Callable[[Features], object]] = {name: raw.run for name, raw in raws.items()}
         calls |= {name: (lambda features, session=s: run(session, features)) for name, s in sessions.items()}  # type: ignore[misc]
+        lane, answers = serve(model.engines["1"].open_session(), name="lane"), SimpleQueue[Scores | None]()
+
+        def through_a_lane(features: Features) -> None:
+            lane.submit(features, lambda scores, error: answers.put(scores))
+            assert answers.get() is not None
+
+        calls["lane"] = through_a_lane
         taken: dict[str, list[float]] = {name: [] for name in calls}
         clock = time.perf_counter
         for block in range(LATENCIES // 100 + 1):
@@ -205,6 +212,7 @@ def latency(model: Model, batch: int) -> dict[str, tuple[float, float]]:
                     call(features)
                     if block and turn >= COLD:
                         taken[name].append((clock() - start) * 1e6)
+        assert lane.close(30.0)
         for session in sessions.values():
             session.close()
         raws.clear()

@@ -105,19 +105,23 @@ def ballast() -> Iterator[list[object]]:
 def test_out_of_memory_gives_up_the_largest_bucket_and_goes_on(build: Build, ballast: list[object]) -> None:
     from engines import cuda
 
-    huge = 1 << 16
+    huge = 1 << 18
     package, _ = build("tipping", "mlp", (32, 256, huge))
     engine = engines.load("trt", package, max_batch=huge)
     warm = engine.open_session()
     assert [bucket.batch for bucket in warm.buckets] == [32, 256, huge]  # type: ignore[attr-defined]
-    needed = warm.device_bytes  # type: ignore[attr-defined]
+    block = warm._arena.device_bytes  # type: ignore[attr-defined]
     warm.close()
     with cuda.current(0) as device:
-        while (spare := device.free_bytes() - needed // 4) > 0:
+        # Leave half of what the largest bucket's block needs, in one piece, and nothing else that would hold it.
+        half = device.memory(block // 2)
+        for chunk in (1 << 30, block, block // 8):
             try:
-                ballast.append(device.memory(min(spare, 16 << 30)))
+                while True:
+                    ballast.append(device.memory(chunk))
             except cuda.CudaError:
-                break
+                pass
+        del half
     session = engine.open_session()
     assert [bucket.batch for bucket in session.buckets] == [32, 256]  # type: ignore[attr-defined]
     batch = random_batch(package.spec, 600)
