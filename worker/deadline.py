@@ -10,6 +10,9 @@ from numpy.typing import NDArray
 DEADLINE_HEADER = "deadline_ms"
 """Record header with the deadline in ASCII milliseconds, absolute or relative as the topic's rule says."""
 
+MAX_DEADLINE_MS = 8.64e15
+"""As in events' own fields; what is left of any deadline up to it can be published as an integer."""
+
 Headers = Sequence[tuple[str, bytes | None]]
 
 
@@ -52,12 +55,12 @@ class DeadlineRule:
 
 
 def header_deadline_ms(headers: Headers) -> float:
-    """The `deadline_ms` header as a number, NaN where it is absent or no finite number."""
+    """The `deadline_ms` header as a number, NaN where it is absent, no number or no time."""
     for name, value in headers:
         if name == DEADLINE_HEADER and value is not None:
             try:
                 deadline = float(value)
             except ValueError:
                 return float("nan")
-            return deadline if np.isfinite(deadline) else float("nan")
+            return deadline if abs(deadline) <= MAX_DEADLINE_MS else float("nan")
     return float("nan")

@@ -53,7 +53,7 @@ def test_rows_are_independent() -> None:
     assert deadlines == pytest.approx([1.050, 1.001, 1.040])
 
 
-@pytest.mark.parametrize("value", [b"soon", b"", b"nan", b"inf", None])
+@pytest.mark.parametrize("value", [b"soon", b"", b"nan", b"inf", b"-1e308", b"9e15", b"\xff", None])
 def test_a_header_that_is_no_number_is_no_deadline(value: bytes | None) -> None:
     assert math.isnan(header_deadline_ms([("deadline_ms", value)]))
 
