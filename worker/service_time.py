@@ -127,6 +127,13 @@ class ServiceTime:
         model._guess = False
         return model
 
+    def start(self, points: Sequence[tuple[int, float]]) -> None:
+        """Forget everything and begin with these measurements, as `measured` does, in the place that others look at."""
+        begun = type(self).measured(points, buckets=self._buckets)
+        for name in self.__slots__:
+            setattr(self, name, getattr(begun, name))
+        self.count = len(points)
+
     @property
     def known(self) -> bool:
         """False while nothing but the prior speaks."""

@@ -99,13 +99,15 @@ class Station:
     async def open(self, engine: Engine, tensors: Sequence[TensorSpec], max_batch: int) -> None:
         """Open a session, run it at three sizes and learn their times. Raises `LoadError`, `RunError`."""
         executor = await self._opener(engine, self.name)
+        points = []
         for rows in sorted({1, max(1, max_batch // 4), max_batch}):
             sample = {t.name: np.zeros((rows, *t.shape), t.dtype) for t in tensors}
             await executor.run(sample)  # the first run of a size also pays for its memory
             for _ in range(MEASURED_RUNS):
                 started = self._clock.monotonic()
                 await executor.run(sample)
-                self.service_time.observe(rows, self._clock.monotonic() - started)
+                points.append((rows, self._clock.monotonic() - started))
+        self.service_time.start(points)
         self._engine, self._executor = engine, executor
 
     async def run(self, features: Features) -> Scores:

@@ -167,3 +167,14 @@ def test_impossible_batches_are_refused(rows: int, seconds: float) -> None:
 def test_impossible_options_are_refused(options: dict[str, object]) -> None:
     with pytest.raises(ValueError, match=next(iter(options))):
         ServiceTime(**options)  # type: ignore[arg-type]
+
+
+def test_a_start_by_measurements_forgets_what_was_there_and_keeps_the_object() -> None:
+    points = [(1, 0.005), (64, 0.068), (256, 0.260)] * 3
+    model = ServiceTime(prior=(100.0, 1.0))
+    model.observe(1, 1.0)
+    model.start(points)
+    reference = ServiceTime.measured(points)
+    assert [model.predict(rows) for rows in (1, 64, 256)] == [reference.predict(rows) for rows in (1, 64, 256)]
+    assert model.expected(1) == pytest.approx(0.005, rel=0.05)
+    assert (model.known, model.count) == (True, 9)

@@ -3,9 +3,14 @@
 import asyncio
 import time
 from collections.abc import Sequence
+from typing import Final
 
 from worker.replay.faults import Fault
 from worker.replay.virtual_loop import VirtualLoop
+
+
+BEFORE_S: Final = 1e6
+"""Until `begin` it is so long before second 0 that nothing scripted happens."""
 
 
 class ReplayClock:
@@ -16,7 +21,7 @@ class ReplayClock:
         self._loop = asyncio.get_running_loop()
         self._start_wall_ms = start_wall_ms
         self._jumps = [(fault.start_s, fault.amount * 1000.0) for fault in faults if fault.kind == "jump"]
-        self._origin = self.monotonic()
+        self._origin = self.monotonic() + BEFORE_S
 
     def begin(self) -> None:
         """Now is second 0 of the replay."""

@@ -115,6 +115,7 @@ class DeviceSession:
     async def run(self, features: Features) -> Scores:
         await self._slots.acquire()
         if self._retired:
+            self._slots.release()
             raise RunError(f"{self._name}: the session was retired before the batch began")
         loop = asyncio.get_running_loop()
         future: asyncio.Future[Scores] = loop.create_future()
