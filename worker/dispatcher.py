@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Sequence
-from typing import Final
+from collections.abc import Coroutine, Iterator, Sequence
+from typing import Final, NamedTuple
 
 import numpy as np
 
@@ -34,6 +34,13 @@ So much of the wait, and at most such a part of it, is kept for that."""
 
 class Overdue(RunError):
     """The batch is still in work at the last moment when another engine can answer in time."""
+
+
+class Started(NamedTuple):
+    """Rows of a batch that go the same way."""
+
+    batch: Batch
+    answer: asyncio.Task[list[Outcome]]
 
 
 class Dispatcher:
@@ -68,33 +75,37 @@ class Dispatcher:
         """Whether another engine can answer in the primary's place."""
         return len(self._chain) > 1
 
-    async def score(self, batch: Batch, tasks: asyncio.TaskGroup) -> list[Outcome]:
-        """Outcomes that together hold the batch's rows. `tasks` takes what outlives the answer."""
+    def start(self, batch: Batch, tasks: asyncio.TaskGroup) -> list[Started]:
+        """Begin to score a batch: its parts, each on its own way, so that none waits for the others' answers. The
+        outcomes of a part together hold its rows. `tasks` also takes what outlives the answers."""
         started = self._clock.monotonic()
+        return [Started(part, tasks.create_task(answer)) for part, answer in self._parts(batch, started, tasks)]
+
+    def _parts(
+        self, batch: Batch, started: float, tasks: asyncio.TaskGroup
+    ) -> Iterator[tuple[Batch, Coroutine[object, object, list[Outcome]]]]:
         if not len(batch):
-            return [Outcome(batch, NO_SCORES, "", "", "", None, started, 0.0)]
+            yield batch, _known(Outcome(batch, NO_SCORES, "", "", "", None, started, 0.0))
+            return
         features = batch.features()
         if batch.shed is not None:
             reason = _shed_reason(batch, self._chain[0].engine)
             if batch.shed == "light":
-                return await self._down(batch, features, self._chain[-1:], reason, started, tasks)
-            return [self._unscored(batch, batch.shed, reason, started)]
+                yield batch, self._down(batch, features, self._chain[-1:], reason, started, tasks)
+            else:
+                yield batch, _known(self._unscored(batch, batch.shed, reason, started))
+            return
         routes = self._routes(batch, features, started)
         self._shadow(features, len(batch), routes, tasks)
         if len(routes) == 1:
-            return await self._follow(batch, features, routes[0], started, tasks)
-        parts = [batch.select(route.rows) for route in routes]
-        outcomes = await asyncio.gather(
-            *(
-                self._follow(part, part.features(), route, started, tasks)
-                for part, route in zip(parts, routes, strict=True)
-            )
-        )
+            yield batch, self._follow(batch, features, routes[0], started, tasks)
+            return
         bare = [segment for segment in batch.segments if segment.start == segment.stop]
-        found = [outcome for some in outcomes for outcome in some]
-        if bare:
-            found.append(Outcome(Batch(bare, batch.closed_by), NO_SCORES, "", "", "", None, started, 0.0))
-        return found
+        for route in routes:
+            part = batch.select(route.rows)
+            part.segments += bare
+            bare = []
+            yield part, self._follow(part, part.features(), route, started, tasks)
 
     def _routes(self, batch: Batch, features: Features, now: float) -> list[Route]:
         chain = [
@@ -264,6 +275,10 @@ class Dispatcher:
             kind = "late" if reason.startswith("late") else "shed"
             refused = InvalidEvent("late" if kind == "late" else "shed", f"not scored: {reason}")
         return Outcome(batch, NO_SCORES, SKIPPED, "", "", reason, now, now - started, refused)
+
+
+async def _known(outcome: Outcome) -> list[Outcome]:
+    return [outcome]
 
 
 def _shed_reason(batch: Batch, primary: str) -> str:

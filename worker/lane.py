@@ -7,6 +7,7 @@ import logging
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import NamedTuple, Protocol
 
 import numpy as np
@@ -16,7 +17,7 @@ from worker.batch import Batch, Chunk
 from worker.batcher import Batcher
 from worker.clock import Clock
 from worker.delivery import DeliveryDesk
-from worker.dispatcher import Dispatcher
+from worker.dispatcher import Dispatcher, Started
 from worker.outcome import Outcome
 from worker.publisher import Acknowledgement
 from worker.service_time import ServiceTime
@@ -35,7 +36,7 @@ class Slots(Protocol):
 
 
 class Scored(NamedTuple):
-    """A batch in work: its outcomes to be, and its earliest deadline."""
+    """A batch in work, or a part of one: its outcomes to be, and its earliest deadline."""
 
     task: asyncio.Task[list[Outcome]]
     deadline: float
@@ -162,11 +163,23 @@ class Lane:
         while True:
             await self._room.acquire()
             batch = await self._next()
-            self._in_work += 1
+            parts = self._dispatcher.start(batch, tasks)
+            self._in_work += len(parts)
             if batch.shed is None:
                 self._scoring += 1
-            task = tasks.create_task(self._score(batch, tasks))
-            self._unpublished.append(Scored(task, float(batch.deadlines().min(initial=np.inf))))
+            left = set(parts)
+            for number, part in enumerate(parts):
+                if number:
+                    await self._room.acquire()
+                part.answer.add_done_callback(partial(self._on_answer, part, left))
+                self._unpublished.append(Scored(part.answer, float(part.batch.deadlines().min(initial=np.inf))))
+
+    def _on_answer(self, part: Started, left: set[Started], answer: object) -> None:
+        left.discard(part)
+        if not left and part.batch.shed is None:
+            self._scoring -= 1
+        self._wake.set()
+        self._answered.set()
 
     async def _next(self) -> Batch:
         while True:
@@ -195,15 +208,6 @@ class Lane:
         batch = self._batcher.take("busy", now)
         batch.shed = "light"
         return batch
-
-    async def _score(self, batch: Batch, tasks: asyncio.TaskGroup) -> list[Outcome]:
-        try:
-            return await self._dispatcher.score(batch, tasks)
-        finally:
-            if batch.shed is None:
-                self._scoring -= 1
-            self._wake.set()
-            self._answered.set()
 
     async def _publish_batches(self) -> None:
         while True:

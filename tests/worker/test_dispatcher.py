@@ -69,7 +69,7 @@ class Fixture:
 
     async def score(self, batch: Batch) -> list[Outcome]:
         async with asyncio.timeout(10), asyncio.TaskGroup() as tasks:
-            return await self.dispatcher.score(batch, tasks)
+            return [outcome for started in self.dispatcher.start(batch, tasks) for outcome in await started.answer]
 
 
 def half(xs: list[int]) -> list[float]:
@@ -162,7 +162,8 @@ async def test_an_overdue_primary_is_not_waited_for_and_still_teaches_its_speed(
     fixture = Fixture(slow, Scripted("light", double))
     async with asyncio.timeout(10), asyncio.TaskGroup() as tasks:
         # The deadline is 20 ms of real time away: the wait itself is on the loop's clock.
-        (outcome,) = await fixture.dispatcher.score(batch(2, deadline=0.020), tasks)
+        (started,) = fixture.dispatcher.start(batch(2, deadline=0.020), tasks)
+        (outcome,) = await started.answer
         assert (outcome.engine, outcome.reason) == ("light", "ort:overdue")
         fixture.clock.now = 0.5
         slow.go.set()
@@ -216,6 +217,21 @@ async def test_rows_with_too_little_budget_go_to_the_light_engine_and_the_others
         ("ort", None, (0.5, 1.5)),
         ("light", "ort:budget", (0.0, 4.0)),
     }
+
+
+async def test_rows_that_go_to_the_light_engine_are_answered_while_the_primary_still_works() -> None:
+    primary, light = Scripted("ort", half), Scripted("light", double)
+    primary.go.clear()
+    fixture = Fixture(primary, light, policy=RoutePolicy(above_s={"ort": 0.050}))
+    chunk, bare = Maker().chunk([0.040, 1000.0]), Maker(partition=1).chunk([], bad=[0])
+    async with asyncio.timeout(10), asyncio.TaskGroup() as tasks:
+        slow, quick = fixture.dispatcher.start(Batch([Segment(bare, 0, 0), Segment(chunk, 0, 2)], "full"), tasks)
+        assert [outcome.engine for outcome in await quick.answer] == ["light"]
+        assert not slow.answer.done()
+        primary.go.set()
+        assert [outcome.engine for outcome in await slow.answer] == ["ort"]
+    empty = [segment for part in (slow, quick) for segment in part.batch.segments if segment.start == segment.stop]
+    assert empty == [Segment(bare, 0, 0)], "what holds no row is settled once"
 
 
 async def test_an_engine_that_is_predicted_too_slow_sees_a_shadow_now_and_then() -> None:
