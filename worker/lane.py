@@ -36,7 +36,7 @@ class Slots(Protocol):
 
 
 class Scored(NamedTuple):
-    """A batch in work, or a part of one: its outcomes to be, and its earliest deadline."""
+    """A batch in work, or a part of one: its outcomes to be, and the earliest deadline that is not past."""
 
     task: asyncio.Task[list[Outcome]]
     deadline: float
@@ -172,7 +172,9 @@ class Lane:
                 if number:
                     await self._room.acquire()
                 part.answer.add_done_callback(partial(self._on_answer, part, left))
-                self._unpublished.append(Scored(part.answer, float(part.batch.deadlines().min(initial=np.inf))))
+                deadlines = part.batch.deadlines()
+                in_time = deadlines[deadlines > self._clock.monotonic()]
+                self._unpublished.append(Scored(part.answer, float(in_time.min(initial=np.inf))))
 
     def _on_answer(self, part: Started, left: set[Started], answer: object) -> None:
         left.discard(part)

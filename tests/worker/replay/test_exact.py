@@ -1,0 +1,69 @@
+"""A scene whose every number follows from its parts by hand: one event each 10 ms, one lane, no jitter."""
+
+import pytest
+
+from tests.worker.replay.scenes import config, scene
+from worker.replay.broker import Costs
+from worker.replay.device import Pace
+from worker.replay.pipeline import Played, play
+from worker.replay.synthetic import Traffic
+
+FREE = Costs(fetch_s=0.002, poll_s=0.0, record_s=0.0, publish_s=0.0, ack_s=0.003)
+PRIMARY = Pace(fixed_s=0.004, row_s=0.001)
+LIGHT = Pace(fixed_s=0.0005, row_s=0.0)
+EVEN = Traffic(rate=100, seconds=3.0, poisson=False, partitions=1)
+"""Events at 0 ms, 10 ms, ..."""
+
+
+def even(*faults: str) -> Played:
+    return play(scene(*faults, traffic=EVEN, primary=PRIMARY, light=LIGHT, costs=FREE, whole=config(lanes=1)))
+
+
+def moves(result: Played) -> list[tuple[float, str, str]]:
+    return [(round(move.at_s, 4), move.after, move.cause) for move in result.report.breaker]
+
+
+def test_latency_is_half_a_fetch_and_the_service_time_and_the_acknowledgement() -> None:
+    report = even().report
+    (first, *_) = report.classes
+    assert (report.events, first.events, first.primary) == (300, 300, 300)
+    assert (first.p50_ms, first.p99_ms, first.max_ms) == pytest.approx((9.0, 9.0, 9.0))
+    assert report.batches == {"idle": 300}
+    assert (report.seconds, report.sessions) == (pytest.approx(2.999), 2)
+
+
+def test_errors_open_after_three_batches_and_each_probe_that_fails_doubles_the_open_time() -> None:
+    """Batches begin at 1.001, 1.011, ... and end 5 ms later. The first open time is 250 ms, the longest 1 s."""
+    result = even("error:primary:1s-1.9s")
+    assert moves(result) == [
+        (1.026, "open", "errors"),  # 1.021 is the third batch
+        (1.281, "half_open", "open_time_over"),  # the first batch after 1.276
+        (1.286, "open", "errors"),
+        (1.791, "half_open", "open_time_over"),  # after 1.786
+        (1.796, "open", "errors"),
+        (2.801, "half_open", "open_time_over"),  # after 2.796
+        (2.826, "closed", "probes_passed"),  # three probes: 2.801, 2.811, 2.821
+    ]
+    (first, *_) = result.report.classes
+    # Answered by the light engine: the three failed batches, all of 1.03..2.79, and the three events of the probes.
+    assert first.fallback == {"ort:error": 3, "ort:breaker:half_open": 5, "ort:breaker:open": 175}
+    assert first.primary == 300 - 183
+    assert (first.missed, first.lost) == (0, 0)
+    assert first.max_ms == pytest.approx(9.5)
+
+
+def test_a_lost_device_is_noticed_by_the_first_batch() -> None:
+    result = even("lost:primary:1s")
+    assert moves(result) == [(1.006, "open", "device_lost")]
+    (first, *_) = result.report.classes
+    assert first.fallback == {"ort:device_lost": 1, "ort:breaker:device_lost": 199}
+
+
+def test_a_paused_worker_answers_late_what_came_meanwhile_and_nothing_else() -> None:
+    """Events of 1.00 to 1.29 are taken in at 1.3. Those until 1.25 are late then; the later ones are not, since those
+    without the time for the primary, which the late ones keep busy, go to the light engine."""
+    result = even("pause:1s-1.3s")
+    (first, *_) = result.report.classes
+    assert (first.missed, first.lost) == (26, 0)
+    late = result.tally.answered_at > result.script.due
+    assert result.script.arrives[late].tolist() == pytest.approx([1 + 0.01 * i for i in range(26)])
