@@ -4,7 +4,7 @@ A chunk in which something is refused is halved until the refused events stand a
 neighbours a few passes and nothing else.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from itertools import chain
 from math import inf, isfinite
 from typing import Any, Final
@@ -19,7 +19,7 @@ from schemas.spec import FeatureSpec
 from schemas.spec_check import bounds, category_text
 from schemas.wire import blank, element_dtype
 
-_REFUSED: Final = (TypeError, ValueError, OverflowError, InvalidEvent)
+REFUSED: Final = (TypeError, ValueError, OverflowError, InvalidEvent)
 _MAX_INSTANT_MS: Final = 8.64e15
 """The year 275760: within what calendars of common languages hold, and exact in a float64."""
 
@@ -86,6 +86,31 @@ class Column:
         if integers:  # JSON has larger ones
             self._low, self._high = max(self._low, -(2**63)), min(self._high, 2**63 - 1)
 
+    @property
+    def together(self) -> str | None:
+        """What scalars must have in common to be filled in one pass; None for what is filled by itself."""
+        if self._rank:
+            return None
+        if self._indices is not None:
+            return "looked up"
+        whole = all(isinstance(limit, int) for limit in self.limits)
+        return None if self._wide == np.int64 and not whole else str(self._wide)
+
+    @property
+    def element(self) -> np.dtype[Any]:
+        """In which values are read: wide enough that ranges are checked before anything is rounded."""
+        return np.dtype(np.int32) if self._indices is not None else self._wide
+
+    @property
+    def lookup(self) -> Callable[[Any], int] | None:
+        """Value -> index, in looked-up categories. Raises `InvalidEvent`."""
+        return None if self._indices is None else self._indices.__getitem__
+
+    @property
+    def limits(self) -> tuple[int | float, int | float]:
+        """Smallest and largest number that is not refused."""
+        return self._low, self._high
+
     def fill(self, values: Sequence[Any], target: NDArray[Any]) -> dict[int, InvalidEvent]:
         """Write the field's values of n > 0 events into `target` [n, size]; returns what was refused by row.
 
@@ -94,7 +119,7 @@ class Column:
         refused: dict[int, InvalidEvent] = {}
         try:
             self._write(values, target)
-        except _REFUSED:
+        except REFUSED:
             if self._feature.optional:
                 missing = blank(self._feature)
                 values = [missing if value is None else value for value in values]
@@ -106,7 +131,7 @@ class Column:
     ) -> None:
         try:
             self._write(values, target)
-        except _REFUSED:
+        except REFUSED:
             if len(values) == 1:
                 refused[first] = self._explain(values[0])
                 return
@@ -143,7 +168,7 @@ class Column:
         return flat
 
     def _numbers(self, flat: Any, count: int) -> NDArray[Any]:
-        """The tensor's elements, checked. Raises one of `_REFUSED` when any of them is refused."""
+        """The tensor's elements, checked. Raises one of `REFUSED` when any of them is refused."""
         if self._indices is not None:
             elements = flat.tolist() if self._raw is not None else flat
             return np.fromiter(map(self._indices.__getitem__, elements), np.int32, count)

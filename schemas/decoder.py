@@ -1,7 +1,6 @@
 """Record values into rows: the hot path of everything that the worker reads."""
 
 from collections.abc import Callable, Mapping, Sequence
-from itertools import accumulate
 from typing import Any, Final
 
 import msgspec
@@ -10,6 +9,7 @@ from numpy.typing import NDArray
 
 from schemas.columns import Column, fill_instants
 from schemas.errors import InvalidEvent, InvalidSpec
+from schemas.groups import Filler, Single, grouped
 from schemas.refusal import refusal
 from schemas.rows import Rows
 from schemas.spec import FeatureSpec, ModelSpec
@@ -86,8 +86,8 @@ class Decoder:
                 bad |= fill_instants(columns[name], name, instant[start:stop])
         for tensor, fills in self._fills.items():
             target = rows.tensors[tensor][start:stop].reshape(len(bodies), -1)
-            for field, left, right, column in fills:
-                bad |= column.fill(columns[field], target[:, left:right])
+            for filler in fills:
+                bad |= filler.fill(columns, target)
         for row, error in bad.items():
             refused[start + row] = error
 
@@ -119,23 +119,23 @@ class Decoder:
         return bodies, np.array(positions, np.int64), invalid
 
 
-def _fills(
-    spec: ModelSpec, features: Sequence[FeatureSpec], tables: Mapping[str, Table]
-) -> list[tuple[str, int, int, Column | TableColumn]]:
-    """Field, first and last + 1 of the tensor's columns, and what fills them, for each feature of one tensor."""
-    ends = list(accumulate(feature.size for feature in features))
-    fills: list[tuple[str, int, int, Column | TableColumn]] = []
-    for feature, end in zip(features, ends, strict=True):
+def _fills(spec: ModelSpec, features: Sequence[FeatureSpec], tables: Mapping[str, Table]) -> list[Filler]:
+    """What fills the columns of one tensor."""
+    fillers: list[Filler] = []
+    plain: list[tuple[Single, Column]] = []
+    right = 0
+    for feature in features:
+        left, right = right, right + feature.size
         column = Column(feature.read, integers=holds_integers(spec, feature.read))
         if not feature.table:
-            fills.append((feature.field, end - feature.size, end, column))
-        else:
-            if feature.table not in tables:
-                key = f"features.{feature.name}.table"
-                raise InvalidSpec("the decoder", key, f"{feature.table} is not open", "give it open_tables(...)")
+            plain.append((Single(feature.field, left, right, column), column))
+        elif feature.table in tables:
             rows = TableColumn(feature, column, tables[feature.table])
-            fills.append((feature.field, end - feature.size, end, rows))
-    return fills
+            fillers.append(Single(feature.field, left, right, rows))
+        else:
+            key = f"features.{feature.name}.table"
+            raise InvalidSpec("the decoder", key, f"{feature.table} is not open", "give it open_tables(...)")
+    return fillers + grouped(plain)
 
 
 def _extractor(layout: Wire, names: Sequence[str]) -> Callable[[list[Any]], _Columns]:

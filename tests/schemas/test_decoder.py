@@ -164,7 +164,8 @@ def test_many_distinct_categories_do_not_grow_the_memory_without_bound(monkeypat
     cities = [f"city {i}" for i in range(1000)]
     ids = decoder.decode([packed(shop(city=city)) for city in cities]).tensors["ids"]
     assert ids[:, 2].tolist() == [bucket("city", city, 100) for city in cities]
-    [indices] = [column._indices for field, _, _, column in decoder._fills["ids"] if field == "city"]
+    members = [single for filler in decoder._fills["ids"] for single in getattr(filler, "_singles", [filler])]
+    [indices] = [single.column._indices for single in members if single.field == "city"]
     assert indices is not None and 0 < len(indices) <= 100
     decoder.decode([packed(shop(city="x" * 100_000))])
     assert max(len(str(text)) for text in indices) <= 64
