@@ -1,0 +1,99 @@
+"""`scorelane replay` as users call it."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+
+from schemas.spec import builtin
+from tests.worker.replay.scenes import package
+from worker.cli import cli
+from worker.replay.synthetic import Traffic, make
+from worker.replay.trace import TraceHead, TraceWriter
+
+SERVICE = ["--service", "ort:1:2", "--service", "ort:256:12", "--service", "light:1:0.2", "--service", "light:256:0.6"]
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> Path:
+    path = tmp_path / "worker.toml"
+    path.write_text(
+        f"""
+[kafka]
+bootstrap_servers = "none:1"
+[[topics]]
+name = "tips"
+model = "{package().path}"
+[[classes]]
+name = "L1"
+[[classes]]
+name = "L4"
+shed = "skip"
+"""
+    )
+    return path
+
+
+def run(*arguments: object) -> Result:
+    return CliRunner().invoke(cli, ["replay", *map(str, arguments)], catch_exceptions=False)
+
+
+def report(*arguments: object) -> dict[str, Any]:
+    result = run(*arguments, "--json")
+    assert result.exit_code == 0, result.output
+    found: dict[str, Any] = json.loads(result.stdout)
+    return found
+
+
+def test_the_same_call_prints_the_same_bytes(config: Path) -> None:
+    call = ["--config", config, "--rate", 300, "--seconds", 1, "--class", "L1=0.3", "--class", "L4=0.7", *SERVICE]
+    call += ["--fault", "error:primary:200ms-500ms", "--burst", "0.2-0.5:3"]
+    first, second = run(*call), run(*call)
+    assert first.stdout_bytes == second.stdout_bytes
+    assert "closed -> open: errors" in first.stdout
+    assert "duplicates 0, not committed 0" in first.stdout
+
+
+def test_a_trace_is_played_at_a_speed(config: Path, tmp_path: Path) -> None:
+    trace = make(Traffic(rate=200, seconds=2.0, bad_part=0.05), "tips", builtin("tipping"), "msgpack")
+    with TraceWriter(tmp_path / "t.jsonl", TraceHead(1, trace.topic, trace.partitions)) as writer:
+        for record in trace.records:
+            writer.write(record)
+    slow = report(tmp_path / "t.jsonl", "--config", config, *SERVICE)
+    fast = report(tmp_path / "t.jsonl", "--config", config, "--speed", 10, *SERVICE)
+    assert slow["events"] == fast["events"] == len(trace.records)
+    assert slow["seconds"] > 1.9 > 0.3 > fast["seconds"]
+    (dead,) = fast["classes"][0]["dead_letters"].values()
+    assert dead > 0
+    assert fast["classes"][0]["primary"] == fast["events"] - dead
+    assert fast["classes"][0]["missed"] == 0
+
+
+def test_a_real_clock_takes_real_time_and_loses_nothing(config: Path) -> None:
+    found = report("--config", config, "--rate", 100, "--seconds", 0.5, "--clock", "real")
+    assert found["seconds"] > 0.3
+    assert [one["lost"] for one in found["classes"]] == [0, 0]
+    assert found["uncommitted"] == found["duplicates"] == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ([], "either TRACE"),
+        (["--rate", 1, "--fault", "slow:x"], "not a fault"),
+        (["--rate", 1, "--service", "trt:1:1"], "the topic's engines are ort, light"),
+        (["--rate", 1, "--service", "ort:0:1"], "rows must be at least 1"),
+        (["--rate", 1, "--burst", "2-1:5"], "the end must be after the beginning"),
+        (["--rate", 1, "--class", "L1"], "give a class and its part"),
+    ],
+)
+def test_wrong_calls_are_refused_in_one_line(config: Path, arguments: list[object], said: str) -> None:
+    result = run("--config", config, *arguments)
+    assert result.exit_code != 0
+    assert said in result.output
+
+
+def test_a_config_is_needed() -> None:
+    assert "--config FILE" in run("--rate", 1).output
