@@ -18,7 +18,6 @@ COMMANDS: Final = {
     "record": ("worker.cli.record:record", "Write a topic's records to a file, to be replayed."),
     "replay": ("worker.cli.replay:replay", "Traffic through the whole worker in simulated time, with scripted faults."),
     "plan": ("worker.cli.plan:plan", "How many lanes, processes and partitions a load needs."),
-    "simulate": ("worker.cli.simulate:simulate", "Compare batching rules under the same arrivals, in simulated time."),
 }
 """Name -> (where it is, what it does). Imports are late: `scorelane --help` and `run` load nothing they do not need."""
 
