@@ -24,7 +24,7 @@ BATCH_BYTES: Final = 262_144
 """Uncompressed bytes of one produced batch; below every broker's default limit of a message set (1 MB)."""
 
 TRUNCATED_BYTES: Final = 1024
-"""What is kept of a single value that the broker refuses as too large."""
+"""What is kept of the value of a single message that the brokers refuse as too large."""
 
 
 Headers = list[tuple[str, bytes | None]]
@@ -164,25 +164,48 @@ class Publisher:
         return Delivery(self, topic, partition, timestamp_ms, sent)
 
     async def resend_smaller(self, topic: str, partition: int, messages: Messages, timestamp_ms: int) -> None:
-        """After "too large": halves, down to one message, whose value is then cut. Raises `PublishFailed`."""
+        """After "too large": halves, down to one message, whose largest part is then cut. Raises `PublishFailed`."""
         if len(messages) > 1:
             middle = len(messages) // 2
             for half in (messages.cut(0, middle), messages.cut(middle, len(messages))):
                 await (await self.send(topic, partition, half, timestamp_ms)).acknowledged()
             return
-        (value,) = messages.values
-        size = len(value or b"")
-        if value is None or size <= TRUNCATED_BYTES:
+        smaller, what = _smaller(messages)
+        if smaller is None:
             raise PublishFailed(
-                f"topic {topic}: a message of {size} bytes is too large for the brokers; raise the topic's"
+                f"topic {topic}: a message whose largest part is {what} is too large for the brokers; raise the topic's"
                 " max.message.bytes"
             )
-        log.warning("topic %s: a value of %d bytes is too large for the brokers and is cut", topic, size)
-        headers = messages.headers[0] if messages.headers else []
-        cut = Messages()
-        truncated: Headers = [*headers, ("scorelane.truncated", str(size).encode())]
-        cut.add_one(messages.keys[0], value[:TRUNCATED_BYTES], truncated)
-        await (await self.send(topic, partition, cut, timestamp_ms)).acknowledged()
+        log.warning("topic %s: a message is too large for the brokers and goes without %s", topic, what)
+        await (await self.send(topic, partition, smaller, timestamp_ms)).acknowledged()
+
+
+def _smaller(messages: Messages) -> tuple[Messages | None, str]:
+    """The one message without its largest part, and what that is: the value is cut at its end, the key or the headers
+    that are not ours are left out. None when that part is no larger than `TRUNCATED_BYTES`."""
+    (key,), (value,) = messages.keys, messages.values
+    headers = messages.headers[0] if messages.headers else []
+    own = [header for header in headers if header[0].startswith("scorelane.")]
+    sizes = {
+        "value": len(value or b""),
+        "key": len(key or b""),
+        "headers": sum(
+            len(name.encode()) + len(of or b"") for name, of in headers if not name.startswith("scorelane.")
+        ),
+    }
+    part = max(sizes, key=sizes.__getitem__)
+    size = sizes[part]
+    if size <= TRUNCATED_BYTES:
+        return None, f"a {part} of {size} bytes"
+    smaller = Messages()
+    if part == "value":
+        smaller.add_one(key, (value or b"")[:TRUNCATED_BYTES], [*headers, ("scorelane.truncated", b"%d" % size)])
+    elif part == "key":
+        smaller.add_one(None, value, [*headers, ("scorelane.dropped_key", b"%d" % size)])
+    else:
+        dropped = b"%d" % (len(headers) - len(own))
+        smaller.add_one(key, value, [*own, ("scorelane.dropped_headers", dropped)])
+    return smaller, f"its {part} of {size} bytes"
 
 
 def _fill(builder: BatchBuilder, messages: Messages, timestamp_ms: int) -> int:

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterable, Iterator
 from itertools import repeat, starmap
-from typing import Literal
+from typing import Final, Literal
 
 import msgspec
 import numpy as np
@@ -15,9 +15,12 @@ from worker.outcome import SKIPPED, Outcome
 
 Format = Literal["msgpack", "json"]
 
+LONGEST_KEY: Final = 4096
+"""Bytes of a record key that is repeated as text in its score."""
+
 
 def event_keys(segment: Segment) -> list[EventKey]:
-    """The event's own key, else the record's key as text, else topic-partition-offset."""
+    """The event's own key, else the record's key as text (unless it is huge), else topic-partition-offset."""
     chunk, start, stop = segment
     keys = chunk.rows.keys[start:stop]
     if None not in keys:
@@ -26,7 +29,7 @@ def event_keys(segment: Segment) -> list[EventKey]:
         own
         if own is not None
         else key.decode("utf-8", "replace")
-        if key is not None
+        if key is not None and len(key) <= LONGEST_KEY
         else f"{chunk.topic}-{chunk.partition}-{offset}"
         for own, key, offset in zip(keys, chunk.keys[start:stop], chunk.offsets[start:stop], strict=True)
     ]

@@ -6,7 +6,7 @@ from schemas.score import JsonScore, Score
 from tests.worker.chunks import Maker
 from worker.batch import Batch, Segment
 from worker.outcome import Outcome
-from worker.scores import Format, ScoreEncoder
+from worker.scores import Format, ScoreEncoder, event_keys
 
 
 def encoded(
@@ -40,3 +40,10 @@ def test_without_a_key_of_its_own_an_event_has_the_records_else_its_coordinates(
     assert [score.key for score in keyed] == ["k1", "own"]
     bare = encoded(format, Maker(partition=2, next_offset=9), [None, None, "own"], record_keys=False)
     assert [score.key for score in bare] == ["t-2-10", "own"]
+
+
+def test_a_huge_record_key_is_not_repeated_in_the_score() -> None:
+    maker = Maker(partition=2, next_offset=9)
+    chunk = maker.chunk([10.0, 10.1], keys=[None, None])
+    chunk.keys = [b"k" * 4096, b"k" * 4097]
+    assert event_keys(Segment(chunk, 0, 2)) == ["k" * 4096, "t-2-10"]
