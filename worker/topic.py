@@ -34,7 +34,7 @@ from worker.service_time import ServiceTime
 from worker.station import Opener, open_session
 
 RECORD_BYTES: Final = 700
-"""Memory of one record beside its value: the client's record object, its key and its place in our columns."""
+"""Memory of one record beside its value, key and headers: the client's record object, its place in our columns."""
 
 CLASS_HEADER: Final = "class"
 """Record header that names the event's class of service."""
@@ -43,6 +43,7 @@ COUNTED_IDS: Final = 1 << 20
 """Ids whose events are counted for a long-tail segment; larger ones share counts."""
 
 _headers = attrgetter("headers")
+_key = attrgetter("key")
 
 
 class Parts(NamedTuple):
@@ -167,7 +168,7 @@ class Topic:
             arrived_at=now,
             entry=entry,
             fenced=partition.is_fenced,
-            nbytes=sum(map(len, values)) + rows.nbytes + RECORD_BYTES * len(records),  # type: ignore[arg-type]
+            nbytes=sum(map(len, values)) + _beside(records) + rows.nbytes,  # type: ignore[arg-type]
         )
         partition.lane.offer(chunk, ranks)
 
@@ -187,3 +188,11 @@ class Topic:
             # At 0 even an event without any budget left has the primary first.
             above[config.engine] = config.primary_above_ms / 1000 or -np.inf
         return RoutePolicy(above_s=above, late=config.late, segments=tuple(self._segments))
+
+
+def _beside(records: Sequence[Record]) -> int:
+    """Memory of the records beside their values, bytes."""
+    nbytes = RECORD_BYTES * len(records) + sum(map(len, filter(None, map(_key, records))))
+    for headers in filter(None, map(_headers, records)):
+        nbytes += sum(len(name) + len(value or b"") for name, value in headers)
+    return nbytes

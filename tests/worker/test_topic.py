@@ -71,6 +71,18 @@ def given(offset: int, value: bytes | None, timestamp: float = WALL_MS, **header
 GOOD = [encode(event) for event in tips(4)]
 
 
+async def test_keys_and_headers_count_as_memory_too(package: Package) -> None:
+    """A lane is bounded in bytes: small values under huge keys and headers must fill it as well."""
+    async with intake(package) as at:
+        bare, _ = at.take([Record(0, value=GOOD[0]), Record(1, value=b"bad")])
+        taken = [
+            Record(2, key=b"k" * 5_000, value=GOOD[0]),
+            Record(3, key=b"k" * 70, value=b"bad", headers=(("h" * 100, b"x" * 2_000), ("n", None))),
+        ]
+        chunk, _ = at.take(taken)
+        assert chunk.nbytes == bare.nbytes + 5_000 + 70 + 2_101
+
+
 async def test_columns_of_scorable_records_belong_together_and_dead_ones_keep_their_place(package: Package) -> None:
     async with intake(package) as at:
         taken = [
@@ -94,7 +106,7 @@ async def test_columns_of_scorable_records_belong_together_and_dead_ones_keep_th
         assert chunk.timestamps_ms.tolist() == [WALL_MS - 20, WALL_MS - 60]
         assert chunk.deadlines.tolist() == pytest.approx([NOW + 0.080, NOW + 0.040])
         assert chunk.rows.keys == ["tip-0-0", "tip-0-1"]
-        assert chunk.nbytes == len(GOOD[0] + GOOD[1]) + 1 + chunk.rows.nbytes + 5 * 700
+        assert chunk.nbytes == len(GOOD[0] + GOOD[1]) + 1 + chunk.rows.nbytes + 5 * (700 + len(b"key-10"))
         assert not chunk.fenced()
         at.partition.fence()
         assert chunk.fenced()
