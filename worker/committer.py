@@ -56,6 +56,10 @@ class Committer:
     async def close(self) -> None:
         """The last commit of an assignment; nothing is committed after it until `open`."""
         await self.commit()
+        await self.forbid()
+
+    async def forbid(self) -> None:
+        """No commit until `open`; one that is on its way is awaited."""
         async with self._lock:
             self._open = False
 
@@ -73,7 +77,8 @@ class Committer:
             except (CommitFailedError, IllegalStateError) as error:
                 self._open = False
                 self._metrics.commits.labels("fenced").inc()
-                log.warning("commit refused, the group has moved on; waiting for the next assignment: %s", error)
+                cause = error.__cause__ or error
+                log.warning("commit refused, the group has moved on; waiting for the next assignment: %r", cause)
                 return False
             except (KafkaError, TimeoutError) as error:
                 self._metrics.commits.labels("failed").inc()

@@ -9,7 +9,6 @@ from typing import Final
 
 from aiokafka import AIOKafkaConsumer, TopicPartition
 from aiokafka.abc import ConsumerRebalanceListener
-from aiokafka.coordinator.assignors.roundrobin import RoundRobinPartitionAssignor
 from aiokafka.errors import KafkaError
 
 from worker.batch import Record
@@ -18,7 +17,7 @@ from worker.clock import Clock
 from worker.committer import Committer
 from worker.config import KafkaConfig, WorkerConfig
 from worker.errors import BrokerUnreachable, ConsumerFailed
-from worker.fetching import fetch_error, hold_back, keep_records_bare
+from worker.fetching import expelled, fetch_error, hold_back, keep_records_bare, position
 from worker.metrics import Metrics
 from worker.partition import Partition
 from worker.shutdown import bounded
@@ -44,31 +43,12 @@ LEAVE_S: Final = 5.0
 """For the client's own stop, which can hang without brokers."""
 
 
-def client_of(kafka: KafkaConfig) -> AIOKafkaConsumer:
-    """The Kafka client of one member of the group, as `Consumer` needs it."""
-    return AIOKafkaConsumer(
-        **kafka.client_args(),
-        group_id=kafka.group_id,
-        auto_offset_reset=kafka.auto_offset_reset,
-        enable_auto_commit=False,
-        partition_assignment_strategy=(RoundRobinPartitionAssignor,),
-        session_timeout_ms=kafka.session_timeout_ms,
-        heartbeat_interval_ms=kafka.heartbeat_interval_ms,
-        rebalance_timeout_ms=kafka.rebalance_timeout_ms,
-        # The client's own check is disabled for good by one failed poll; the service watches the progress.
-        max_poll_interval_ms=86_400_000,
-        fetch_max_wait_ms=kafka.fetch_max_wait_ms,
-        fetch_max_bytes=kafka.fetch_max_bytes,
-        max_partition_fetch_bytes=kafka.max_partition_fetch_bytes,
-        check_crcs=kafka.check_crcs,
-    )
-
-
 class Consumer(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafka has no types
     """One member of the group.
 
     The client revokes everything at each rebalance. Revoked: intake stops, the lanes finish what they hold within
-    `drain_timeout_ms`, what is settled is committed, the rest is fenced and left to the next owner. Assigned: new
+    `drain_timeout_ms`, what is settled is committed, the rest is fenced and left to the next owner; all of it where the
+    group has expelled this member (it was stopped, or cut off), since others score it already. Assigned: new
     partitions from the committed offsets. Records that a poll returns in between are dropped; they come again, since
     positions are reset to the committed ones.
 
@@ -91,6 +71,8 @@ class Consumer(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafka has
         self._partitions: dict[TopicPartition, Partition] = {}
         self._open = False
         self._stopping = False
+        self._taking_in = False
+        self._from_end = kafka.auto_offset_reset == "latest"
         self._failure: BaseException | None = None
         self._fetch_wait_ms = kafka.fetch_max_wait_ms
         self._room = asyncio.Event()
@@ -129,6 +111,7 @@ class Consumer(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafka has
                     f"{error!r}; nothing was committed for the records concerned, a restart reads them again"
                 ) from error
             owned = dict(self._partitions) if self._open else {}
+            self._taking_in = bool(polled)
             self.last_poll = self._clock.monotonic()
             self._check_client()
             idle = not polled and not partial
@@ -138,6 +121,7 @@ class Consumer(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafka has
                 for _ in range(3):
                     await asyncio.sleep(0)
                 await self._take_in(polled, owned)
+                self._taking_in = False
 
     async def rebind(self) -> None:
         """Move partitions between lanes as their rates change, until cancelled."""
@@ -182,7 +166,12 @@ class Consumer(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafka has
         """The client swallows what is raised here, so a failure is kept and stops the polling."""
         self.assigned_since = None
         try:
-            if self._partitions:
+            if self._partitions and expelled(self._consumer):
+                log.warning("the group went on without this member; %d records are left to others", self.held)
+                self._open = False
+                await self.committer.forbid()
+                self._fence()
+            elif self._partitions:
                 log.info("revoked: %s", _shown(revoked))
                 await self._give_up()
         except Exception as error:
@@ -237,6 +226,7 @@ class Consumer(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafka has
             raise ConsumerFailed(f"the client's fetch task ended: {error!r}")
 
     async def _give_up(self) -> None:
+        self._reach()
         self._open = False
         lanes = [lane for topic in self._topics.values() for lane in topic.lanes]
         settling_s = self._worker.drain_timeout_ms / 1000 * SETTLING_SHARE
@@ -264,7 +254,17 @@ class Consumer(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafka has
             for lane in topic.lanes:
                 lane.drop()
 
+    def _reach(self) -> None:
+        """Tell the ledgers where the client is, while all that it has delivered is entered."""
+        if self._open and not self._taking_in:
+            for tp, partition in self._partitions.items():
+                at = position(self._consumer, tp)
+                # Where reading begins at the end, an end of 0 is committed too: what comes while nobody reads is ours.
+                if at or (at is not None and self._from_end):
+                    partition.ledger.reach(at)
+
     def _positions(self) -> dict[TopicPartition, int]:
+        self._reach()
         positions = {}
         for tp, partition in self._partitions.items():
             offset = partition.ledger.next_offset

@@ -1,16 +1,53 @@
-"""What aiokafka's consumer does not offer and its fetcher has; the one place that reaches inside it.
+"""aiokafka's consumer as we use it, and what only its insides have; the one place that reaches for them.
 
 Written for aiokafka 0.14 (pinned below 0.15 in pyproject.toml).
 """
 
-from typing import Any
+import struct
+from collections import deque
+from collections.abc import Iterator
+from typing import Any, Final, Self
 
 from aiokafka import AIOKafkaConsumer, TopicPartition
+from aiokafka.consumer import fetcher
+from aiokafka.coordinator.assignors.roundrobin import RoundRobinPartitionAssignor
+from aiokafka.record.default_records import _DefaultRecordBatchPy
+from aiokafka.record.memory_records import MemoryRecords
+
+from worker.config import KafkaConfig
+
+BATCH_START: Final = struct.Struct(">qiib")
+"""Of a batch of records: base offset, length of what follows the length, leader epoch, magic."""
+LENGTH_END: Final = 12
+
+
+def client_of(kafka: KafkaConfig) -> AIOKafkaConsumer:
+    """The Kafka client of one member of the group, as `Consumer` needs it."""
+    return AIOKafkaConsumer(
+        **kafka.client_args(),
+        group_id=kafka.group_id,
+        auto_offset_reset=kafka.auto_offset_reset,
+        enable_auto_commit=False,
+        partition_assignment_strategy=(RoundRobinPartitionAssignor,),
+        session_timeout_ms=kafka.session_timeout_ms,
+        heartbeat_interval_ms=kafka.heartbeat_interval_ms,
+        rebalance_timeout_ms=kafka.rebalance_timeout_ms,
+        # The client's own check is disabled for good by one failed poll; the service watches the progress.
+        max_poll_interval_ms=86_400_000,
+        fetch_max_wait_ms=kafka.fetch_max_wait_ms,
+        fetch_max_bytes=kafka.fetch_max_bytes,
+        max_partition_fetch_bytes=kafka.max_partition_fetch_bytes,
+        check_crcs=kafka.check_crcs,
+    )
 
 
 def keep_records_bare(consumer: AIOKafkaConsumer) -> None:
     """From now on polls return the records as the client's compiled decoder made them, with `offset`, `timestamp`,
-    `key`, `value` and `headers`, instead of a `ConsumerRecord` for each: that costs as much as decoding the event."""
+    `key`, `value` and `headers`, instead of a `ConsumerRecord` for each: that costs as much as decoding the event.
+
+    Header names that are no UTF-8 have escapes in them. The client's decoder raises on them, at every poll anew.
+    """
+    fetcher.MemoryRecords = _Source
     consumer._fetcher._records = _Results(consumer._fetcher._records)
 
 
@@ -25,6 +62,24 @@ def fetch_error(consumer: AIOKafkaConsumer) -> BaseException | None:
     return future.exception() or RuntimeError("ended without an error") if future.done() else None
 
 
+def position(consumer: AIOKafkaConsumer, partition: TopicPartition) -> int | None:
+    """Offset at which the next poll of the partition goes on, None while it is not known (its first one is asked for).
+
+    Unlike the offset after the last record it is past transaction markers, and there before the first record is.
+    """
+    subscription = consumer._subscription.subscription
+    assignment = subscription.assignment if subscription is not None else None
+    if assignment is None or partition not in assignment.tps:
+        return None
+    state = assignment.state_value(partition)
+    return int(state.position) if state.has_valid_position else None
+
+
+def expelled(consumer: AIOKafkaConsumer) -> bool:
+    """Whether the group no longer knows this member (it was silent for too long): others have its partitions."""
+    return bool(consumer._coordinator.generation < 0)
+
+
 class _Results(dict[TopicPartition, Any]):
     """The fetcher's results by partition, each told to hand its records on as they are."""
 
@@ -32,8 +87,71 @@ class _Results(dict[TopicPartition, Any]):
         records = getattr(result, "_partition_records", None)  # absent where the result is an error
         if records is not None:
             records._consumer_record = _as_it_is
+            records._records_iterator = _unpack(records)
         super().__setitem__(partition, result)
 
 
 def _as_it_is(_: TopicPartition, record: Any) -> Any:
     return record
+
+
+class _Source(MemoryRecords):  # type: ignore[misc]  # a class behind a type
+    """The compiled decoder, and the bytes that it reads."""
+
+    def __init__(self, raw: bytes) -> None:
+        super().__init__(raw)
+        self.raw = raw
+
+
+def _unpack(records: Any) -> Iterator[Any]:
+    """All records. From the first header name on that is no UTF-8 they come from the slow decoder."""
+    source = records._records
+    try:
+        yield from records._unpack_records()
+    except UnicodeDecodeError:
+        records._records = _Rest(source.raw, records.next_fetch_offset)
+        yield from records._unpack_records()
+
+
+class _Rest:
+    """The batches of `raw` that have records from `offset` on, in place of the compiled decoder."""
+
+    def __init__(self, raw: bytes, offset: int) -> None:
+        self._batches: deque[Any] = deque()
+        at = 0
+        while at + BATCH_START.size <= len(raw):
+            _, length, _, magic = BATCH_START.unpack_from(raw, at)
+            end = at + LENGTH_END + length
+            if end > len(raw):  # the brokers cut the last one
+                break
+            part = raw[at:end]
+            batch = _EscapingBatch(part) if magic >= 2 else MemoryRecords(part).next_batch()
+            if batch.next_offset > offset:
+                self._batches.append(batch)
+            at = end
+
+    def has_next(self) -> bool:
+        return bool(self._batches)
+
+    def next_batch(self) -> Any:
+        return self._batches.popleft()
+
+
+class _EscapingBatch(_DefaultRecordBatchPy):  # type: ignore[misc]  # final for its authors
+    """The client's decoder in Python, on a buffer whose parts decode with escapes for what is no UTF-8."""
+
+    def __iter__(self) -> Self:
+        super().__iter__()
+        self._buffer: bytearray = _Buffer(self._buffer)
+        return self
+
+
+class _Buffer(bytearray):
+    def __getitem__(self, at: Any) -> Any:
+        part = super().__getitem__(at)
+        return _Text(part) if isinstance(at, slice) else part
+
+
+class _Text(bytes):
+    def decode(self, encoding: str = "utf-8", errors: str = "strict") -> str:
+        return super().decode(encoding, "backslashreplace")

@@ -45,7 +45,13 @@ class Ledger:
     def __init__(self) -> None:
         self._entries: deque[LedgerEntry] = deque()
         self._last_offset = -1
+        self._reached: int | None = None
         self._position: int | None = None
+
+    def reach(self, offset: int) -> None:
+        """Every record before `offset` is entered. It is past the last one where transaction markers follow or records
+        were compacted away, and known before the first one."""
+        self._reached = offset
 
     def open(self, offsets: list[int]) -> LedgerEntry:
         """Enter a non-empty chunk of increasing offsets. Raises ValueError when it does not come after the last one."""
@@ -63,7 +69,10 @@ class Ledger:
 
     @property
     def next_offset(self) -> int | None:
-        """Offset to commit: that of the first record which is not settled. None while no chunk was ever entered."""
+        """Offset to commit: that of the first record which is not settled. None while it is not known."""
         while self._entries and self._entries[0].unsettled == 0:
             self._position = self._entries.popleft().next_offset
-        return self._entries[0].next_offset if self._entries else self._position
+        if self._entries:
+            return self._entries[0].next_offset
+        known = [at for at in (self._position, self._reached) if at is not None]
+        return max(known, default=None)

@@ -16,8 +16,9 @@ from worker.alarm_desk import AlarmDesk
 from worker.breaker import State
 from worker.clock import Clock, SystemClock
 from worker.config import Config
-from worker.consumer import Consumer, client_of
+from worker.consumer import Consumer
 from worker.errors import ConsumerFailed, DeviceGone, WorkerError
+from worker.fetching import client_of
 from worker.health import Facts, not_live, not_ready
 from worker.metrics import Metrics
 from worker.publisher import Publisher

@@ -3,6 +3,8 @@
 import asyncio
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
+from types import SimpleNamespace
+from typing import Literal
 
 from aiokafka import TopicPartition
 
@@ -17,6 +19,7 @@ from worker.metrics import Metrics
 from worker.topic import Topic
 
 A, B = TopicPartition("t", 0), TopicPartition("t", 1)
+Reset = Literal["earliest", "latest"]
 Poll = Mapping[TopicPartition, list[Record]]
 
 
@@ -43,12 +46,26 @@ class Client:
 
     def __init__(self) -> None:
         self.polls: asyncio.Queue[Poll | Exception] = asyncio.Queue()
+        self.delivered = asyncio.Event()
         self.asked: list[tuple[tuple[TopicPartition, ...], int]] = []
         self.commits: list[dict[TopicPartition, int]] = []
         self.log: list[str] = []
         self.stops: BaseException | None = None
         self.start_error: Exception | None = None
         self._fetcher = Fetcher()
+        self.positions: dict[TopicPartition, int] = {}
+        """Where the next poll goes on; absent: not known."""
+        self._coordinator = SimpleNamespace(generation=1)
+
+    @property
+    def _subscription(self) -> SimpleNamespace:
+        states = {tp: SimpleNamespace(position=at, has_valid_position=True) for tp, at in self.positions.items()}
+        assignment = SimpleNamespace(tps=states.keys(), state_value=states.__getitem__)
+        return SimpleNamespace(subscription=SimpleNamespace(assignment=assignment))
+
+    def expel(self) -> None:
+        """The group no longer knows this member."""
+        self._coordinator.generation = -1
 
     def subscribe(self, topics: list[str], listener: object) -> None:
         self.log.append(f"subscribe {','.join(topics)}")
@@ -71,6 +88,7 @@ class Client:
             return {}
         if isinstance(polled, Exception):
             raise polled
+        self.delivered.set()
         return polled
 
     async def commit(self, offsets: dict[TopicPartition, int]) -> None:
@@ -93,10 +111,12 @@ class Stalled(Outbox):
 
 
 class Member:
-    def __init__(self, topic: Topic, outbox: Outbox, worker: WorkerConfig, metrics: Metrics) -> None:
+    def __init__(
+        self, topic: Topic, outbox: Outbox, worker: WorkerConfig, metrics: Metrics, auto_offset_reset: Reset
+    ) -> None:
         self._settled = asyncio.Event()
         self.client, self.topic, self.outbox, self.metrics = Client(), topic, outbox, metrics
-        kafka = KafkaConfig(bootstrap_servers="localhost:1")
+        kafka = KafkaConfig(bootstrap_servers="localhost:1", auto_offset_reset=auto_offset_reset)
         self.consumer = Consumer(self.client, kafka, worker, {"t": topic}, metrics, SystemClock())
 
     async def rebalance(self, *assigned: TopicPartition) -> None:
@@ -124,11 +144,16 @@ class Member:
 
 @asynccontextmanager
 async def member(
-    package: Package, *, lanes: int = 2, outbox: Outbox | None = None, **worker: object
+    package: Package,
+    *,
+    lanes: int = 2,
+    outbox: Outbox | None = None,
+    auto_offset_reset: Reset = "earliest",
+    **worker: object,
 ) -> AsyncIterator[Member]:
     outbox, metrics = outbox or Outbox(), Metrics()
     options = WorkerConfig(**worker)  # type: ignore[arg-type]
     async with loaded(package, metrics=metrics, sections={"worker": options}) as topic:
-        made = Member(topic, outbox, options, metrics)
+        made = Member(topic, outbox, options, metrics, auto_offset_reset)
         async with running_lanes(topic, outbox, lanes, made.settled):
             yield made

@@ -15,6 +15,7 @@ from tests.worker.topics import records, tipping
 from worker import consumer as module
 from worker.config import KafkaConfig
 from worker.errors import BrokerUnreachable, ConsumerFailed
+from worker.fetching import client_of
 
 
 @pytest.fixture(scope="module")
@@ -95,6 +96,57 @@ async def test_what_cannot_be_finished_in_time_is_fenced_counted_and_not_committ
         assert at.committed == {A: 3}, "the position of the first record that is not settled"
         assert [lane.held for lane in at.topic.lanes] == [(0, 0), (0, 0)]
         assert list(at.consumer._partitions) == [B]
+
+
+async def test_what_a_member_holds_that_the_group_has_expelled_is_left_to_others_at_once(package: Package) -> None:
+    """Stopped for longer than the session: others score all of it already, and nothing of it can be committed."""
+    async with member(package, outbox=Stalled()) as at:  # a drain would last for drain_timeout_ms, 10 s
+        await at.rebalance(A)
+        async with polling(at):
+            at.client.polls.put_nowait({A: records(tips(6), 3)})
+            await at.outbox.until("t.scores", 6)
+            at.client.expel()
+            async with asyncio.timeout(5):
+                await at.rebalance(A)
+        assert at.client.commits == []
+        assert at.metrics.registry.get_sample_value("scorelane_abandoned_rows_total", {"topic": "t"}) == 6
+        assert at.consumer.held == 0
+
+
+async def test_the_clients_own_position_is_committed_where_it_is_past_the_last_record(package: Package) -> None:
+    async with member(package) as at:
+        await at.rebalance(A, B)
+        async with polling(at):
+            at.client.polls.put_nowait({A: records(tips(3), 10)})
+            await at.outbox.scores(3)
+            await at.finished()
+            at.client.positions = {A: 14, B: 0}  # a transaction's marker has offset 13; B is empty
+            await at.consumer.committer.commit()
+        assert at.committed == {A: 14}
+
+
+async def test_where_reading_begins_at_the_end_the_begin_is_committed(package: Package) -> None:
+    """A member without a commit would begin at a new end after each rebalance, past what came in between."""
+    async with member(package, auto_offset_reset="latest") as at:
+        await at.rebalance(A, B)
+        at.client.positions = {A: 7, B: 0}
+        await at.consumer.committer.commit()
+        assert at.committed == {A: 7, B: 0}
+
+
+async def test_the_clients_position_does_not_count_while_what_it_delivered_is_not_entered(package: Package) -> None:
+    async with member(package) as at:
+        await at.rebalance(A)
+        async with polling(at):
+            at.client.polls.put_nowait({A: records(tips(1), 2)})
+            await at.outbox.scores(1)
+            await at.finished()
+            at.client.positions = {A: 9}  # as soon as the client has delivered 3..8
+            at.client.polls.put_nowait({A: records(tips(6), 3)})
+            at.client.delivered.clear()
+            await at.client.delivered.wait()
+            await at.rebalance(B)  # before they are taken in: they are dropped
+        assert at.committed == {A: 3}
 
 
 async def test_aborting_commits_what_is_settled_and_leaves_the_rest(package: Package) -> None:
@@ -215,7 +267,7 @@ async def test_leaving_ends_whatever_the_clients_own_stop_does(
 def test_the_clients_settings_come_from_the_configuration() -> None:
     async def main() -> None:
         kafka = KafkaConfig(bootstrap_servers="localhost:1", group_id="g", session_timeout_ms=7000, check_crcs=False)
-        client = module.client_of(kafka)
+        client = client_of(kafka)
         assert (client._group_id, client._session_timeout_ms, client._check_crcs) == ("g", 7000, False)
         assert client._enable_auto_commit is False
         await client.stop()

@@ -68,3 +68,24 @@ def test_position_never_passes_an_unsettled_record(sizes: list[int], random: obj
         unsettled.remove(at)
         assert ledger.next_offset == min(unsettled, default=offset)
         assert ledger.unsettled == len(unsettled)
+
+
+def test_where_the_client_is_counts_when_nothing_is_in_work() -> None:
+    """Transaction markers have offsets and are no records; before the first record there is no offset of one."""
+    ledger = Ledger()
+    ledger.reach(4)
+    assert ledger.next_offset == 4
+    entry = ledger.open([6, 7])
+    ledger.reach(9)
+    assert ledger.next_offset == 6, "records 6 and 7 are in work"
+    entry.settle(slice(0, 2))
+    assert ledger.next_offset == 9
+    ledger.open([11])
+    assert ledger.next_offset == 11
+
+
+def test_where_the_client_was_does_not_take_the_position_back() -> None:
+    ledger = Ledger()
+    ledger.reach(4)
+    ledger.open([4, 5]).settle(slice(0, 2))
+    assert ledger.next_offset == 6

@@ -69,6 +69,9 @@ class MemoryClient:
         self._fetcher = SimpleNamespace(
             error_future=asyncio.get_running_loop().create_future(), _fetch_max_wait_ms=0, _records={}
         )
+        # Nor is there a client's own position, or a group that could expel it.
+        self._subscription = SimpleNamespace(subscription=None)
+        self._coordinator = SimpleNamespace(generation=1)
 
     def subscribe(self, topics: list[str], listener: ConsumerRebalanceListener) -> None:
         self._listener = listener
