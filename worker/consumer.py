@@ -106,7 +106,12 @@ class Consumer(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafka has
                     timeout_ms=PARTIAL_POLL_MS if partial else IDLE_POLL_MS,
                     max_records=MOST_RECORDS,
                 )
-            except KafkaError as error:
+            except Exception as error:
+                # The client may have handed out records of one partition and failed on the next: they are lost to us,
+                # its position is past them, and must not be committed.
+                self._open = False
+                if not isinstance(error, KafkaError):
+                    raise
                 raise ConsumerFailed(
                     f"{error!r}; nothing was committed for the records concerned, a restart reads them again"
                 ) from error
