@@ -4,7 +4,8 @@ Throughput: a worker with the light model on one CPU, beside the raw loop (tests
 same events, model, scores and acknowledgements; the broker has the other CPU. Runs are interleaved, medians are shown.
 Latency: an open loop at 30 % of the worker's throughput, from each event's intended send time to its score's append.
 
-`python -m tests.bench rules` compares batching rules in simulated time and needs no Kafka.
+`python -m tests.bench rules` compares batching rules, `python -m tests.bench pressure` shows what faults cost: both in
+simulated time and without Kafka.
 """
 
 import argparse
@@ -17,7 +18,7 @@ from statistics import median
 from rich.console import Console
 from rich.table import Table
 
-from tests.bench import rules
+from tests.bench import pressure, rules
 from tests.bench.events import SIZES, package, preload
 from tests.bench.runs import OTHER_CPU, PARTITIONS, Bench, Kind, Latency, Settings, Throughput
 from tests.kafka import jars
@@ -28,8 +29,9 @@ KINDS: tuple[Kind, Kind] = ("raw", "worker")
 
 
 def main() -> int:
-    if sys.argv[1:2] == ["rules"]:
-        return rules.main(sys.argv[2:])
+    simulated = {"rules": rules.main, "pressure": pressure.main}.get("".join(sys.argv[1:2]))
+    if simulated is not None:
+        return simulated(sys.argv[2:])
     options = _options()
     if reason := jars.missing():
         print(f"bench: {reason}", file=sys.stderr)
