@@ -75,7 +75,8 @@ class Batcher:
         """What has waited for its class's timeout, or cannot be scored in time, and is shed. To be called before
         `closes`."""
         shed = _batches(self._classes.expire(now))
-        if self._give_up is not None and self.rows and now - self._taken_at < REFRESH_S:
+        tested = now - self._taken_at < REFRESH_S
+        if self.rows and tested and self._give_up is not None and not self._give_up.quickest.doubted:
             rows = min(self.rows, self.max_batch)
             picks = self._classes.drop_due(now + self._give_up.quickest.predict(rows) + self._publishing.predict(rows))
             if picks:

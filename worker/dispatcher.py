@@ -121,7 +121,8 @@ class Dispatcher:
         last = self._chain[-1]
         after_s = last.service_time.predict(rows) + self._publishing.predict(rows)
         # An engine that nothing is given to any more, for being too slow, would never be found quick again.
-        least_s = after_s if now - last.ran_at < REFRESH_S else 0.0
+        tested = now - last.ran_at < REFRESH_S and not last.service_time.doubted
+        least_s = after_s if tested else 0.0
         return self._router.split(chain, batch.deadlines(), dict(features), now, after_s=after_s, least_s=least_s)
 
     async def _follow(

@@ -139,6 +139,11 @@ class ServiceTime:
         """False while nothing but the prior speaks."""
         return not self._guess
 
+    @property
+    def doubted(self) -> bool:
+        """Whether the last batches were far off, and a few more will show that the speed has changed or has not."""
+        return bool(self._suspects)
+
     def predict(self, rows: int) -> float:
         """Seconds that a batch of `rows` will not exceed, at the safety quantile."""
         return (self._a + self._b * (self._size(rows) if self._buckets else rows)) * self._margin

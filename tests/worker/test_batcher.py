@@ -84,6 +84,19 @@ def test_rows_are_not_given_up_on_a_prediction_that_nothing_has_tested_lately() 
     assert waiting.expire(1.0 + REFRESH_S) == []
 
 
+def test_rows_are_not_given_up_while_the_prediction_is_in_doubt() -> None:
+    quickest = ServiceTime.measured([(1, 50.0), (8, 50.0)])
+    waiting = Batcher(8, (ONE_CLASS,), quickest, ServiceTime(prior=INSTANT), GiveUp("skip", quickest))
+    maker = Maker()
+    offer(waiting, maker.chunk([10.0]))
+    waiting.take("idle", 1.0)
+    quickest.observe(1, 0.1)
+    offer(waiting, maker.chunk([10.0]))
+    assert waiting.expire(1.0) == []
+    quickest.observe(1, 50.0)
+    assert len(waiting.expire(1.0)) == 1
+
+
 def test_the_most_urgent_rows_are_taken_first() -> None:
     waiting = batcher(max_batch=2)
     offer(waiting, Maker().chunk([1.0, 90.0, 70.0]))

@@ -178,3 +178,13 @@ def test_a_start_by_measurements_forgets_what_was_there_and_keeps_the_object() -
     assert [model.predict(rows) for rows in (1, 64, 256)] == [reference.predict(rows) for rows in (1, 64, 256)]
     assert model.expected(1) == pytest.approx(0.005, rel=0.05)
     assert (model.known, model.count) == (True, 9)
+
+
+def test_a_speed_is_in_doubt_from_the_first_batch_that_is_far_off_until_it_is_decided() -> None:
+    model = ServiceTime.measured([(1, 0.010), (64, 0.010)])
+    seen = []
+    for seconds in (0.010, 0.200, 0.010, 0.200, 0.200, 0.200, 0.200):
+        model.observe(8, seconds)
+        seen.append(model.doubted)
+    assert seen == [False, True, False, True, True, False, False]
+    assert model.expected(8) == pytest.approx(0.200, rel=0.1)
