@@ -48,9 +48,8 @@ class Consumer(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafka has
 
     The client revokes everything at each rebalance. Revoked: intake stops, the lanes finish what they hold within
     `drain_timeout_ms`, what is settled is committed, the rest is fenced and left to the next owner; all of it where the
-    group has expelled this member (it was stopped, or cut off), since others score it already. Assigned: new
-    partitions from the committed offsets. Records that a poll returns in between are dropped; they come again, since
-    positions are reset to the committed ones.
+    group has expelled this member, since others score it already. Assigned: new partitions from the committed offsets.
+    Records that a poll returns in between are dropped and come again: positions are reset to the committed ones.
 
     A partition whose lane is full is not polled. Nothing is paused: a pause drops what the client has fetched ahead.
     """
@@ -138,14 +137,17 @@ class Consumer(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafka has
         """Stop polling, finish and commit what was taken in, within `drain_timeout_ms`; then leave the group."""
         self._stopping = True
         await self._give_up()
-        await bounded(self._consumer.stop(), LEAVE_S, "consumer")
+        await self.close()
 
     async def abort(self) -> None:
         """Leave without finishing: commit what is settled, fence the rest."""
-        self._stopping = True
-        self._open = False
+        self._stopping, self._open = True, False
         await self.committer.close()
         self._fence()
+        await self.close()
+
+    async def close(self) -> None:
+        """Close the client, started or not. Idempotent."""
         await bounded(self._consumer.stop(), LEAVE_S, "consumer")
 
     def settled(self) -> None:
@@ -160,12 +162,12 @@ class Consumer(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafka has
 
     def lag(self) -> list[tuple[tuple[str, ...], float]]:
         """Records behind the end of each assigned partition, from the last fetch: ((topic, partition), lag)."""
-        lags: list[tuple[tuple[str, ...], float]] = []
-        for tp, partition in self._partitions.items():
-            end, at = self._consumer.highwater(tp), partition.ledger.next_offset
-            if end is not None and at is not None:
-                lags.append(((tp.topic, str(tp.partition)), float(max(end - at, 0))))
-        return lags
+        ends = [(tp, self._consumer.highwater(tp), owned.ledger.next_offset) for tp, owned in self._partitions.items()]
+        return [
+            ((tp.topic, str(tp.partition)), float(max(end - at, 0)))
+            for tp, end, at in ends
+            if end is not None and at is not None
+        ]
 
     async def on_partitions_revoked(self, revoked: Iterable[TopicPartition]) -> None:
         """The client swallows what is raised here, so a failure is kept and stops the polling."""

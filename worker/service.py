@@ -22,6 +22,7 @@ from worker.fetching import client_of
 from worker.health import Facts, not_live, not_ready
 from worker.metrics import Metrics
 from worker.publisher import Publisher
+from worker.shutdown import unless
 from worker.topic import Topic
 from worker.webhook import WebhookError
 
@@ -32,7 +33,8 @@ BREAKER_STATES = (State.CLOSED, State.HALF_OPEN, State.OPEN)
 
 
 async def serve(config: Config, *, member: int = 0) -> None:
-    """Run one member of the group until SIGTERM or SIGINT, then drain and leave. A second signal skips the drain.
+    """Run one member of the group until SIGTERM or SIGINT, then drain and leave. A second signal skips the drain; one
+    that comes before all is ready skips the rest of the start.
 
     `member` is its number under `--processes`. Raises `WorkerError`; nothing unfinished is committed then.
     """
@@ -72,27 +74,12 @@ class Service:
 
     async def run(self, stop: asyncio.Event, force: asyncio.Event) -> None:
         """Start, serve until `stop`, drain until done or `force`. What was started is stopped in reverse order."""
-        config, worker = self._config, self._config.worker
         async with AsyncExitStack() as stack:
-            admin = self._admin()
-            port = await admin.start()
-            stack.push_async_callback(admin.stop)
-            log.info("admin listens on %s:%d", config.admin.host, port)
-            await self._load(stack)
-            alarms = self._alarms = AlarmDesk(config.alarms, self._topics, self._metrics, self._clock)
-            publisher = Publisher(config.kafka, worker)
-            await publisher.start()
-            stack.push_async_callback(publisher.stop, worker.drain_timeout_ms / 1000)
-            client = client_of(config.kafka)
-            consumer = self._consumer = Consumer(client, config.kafka, worker, self._topics, self._metrics, self._clock)
-            await self._open_lanes(publisher, consumer)
-            self._warm = True
-            gc.freeze()  # what is loaded now stays: the collector need not look at it again
-            gc.set_threshold(50_000, 20, 20)
-            # A lane's thread asks for the interpreter after each native call; at the default of 5 ms it would wait
-            # that long whenever the event loop is busy.
-            sys.setswitchinterval(0.0005)
-            await consumer.start()
+            started = await unless(stop, self._start(stack))
+            if started is None:
+                log.info("stopped before it was ready")
+                return
+            publisher, consumer, alarms = started
             try:
                 await self._serve(publisher, consumer, alarms, stop, force)
             except BaseException:
@@ -101,6 +88,30 @@ class Service:
         log.info("stopped")
         if self._gone is not None:
             raise self._gone
+
+    async def _start(self, stack: AsyncExitStack) -> tuple[Publisher, Consumer, AlarmDesk]:
+        config, worker = self._config, self._config.worker
+        admin = self._admin()
+        port = await admin.start()
+        stack.push_async_callback(admin.stop)
+        log.info("admin listens on %s:%d", config.admin.host, port)
+        await self._load(stack)
+        alarms = self._alarms = AlarmDesk(config.alarms, self._topics, self._metrics, self._clock)
+        publisher = Publisher(config.kafka, worker)
+        stack.push_async_callback(publisher.stop, worker.drain_timeout_ms / 1000)
+        await publisher.start()
+        client = client_of(config.kafka)
+        consumer = self._consumer = Consumer(client, config.kafka, worker, self._topics, self._metrics, self._clock)
+        stack.push_async_callback(consumer.close)
+        await self._open_lanes(publisher, consumer)
+        self._warm = True
+        gc.freeze()  # what is loaded now stays: the collector need not look at it again
+        gc.set_threshold(50_000, 20, 20)
+        # A lane's thread asks for the interpreter after each native call; at the default of 5 ms it would wait that
+        # long whenever the event loop is busy.
+        sys.setswitchinterval(0.0005)
+        await consumer.start()
+        return publisher, consumer, alarms
 
     async def _load(self, stack: AsyncExitStack) -> None:
         for config in self._config.topics:

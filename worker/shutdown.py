@@ -1,10 +1,14 @@
-"""Waiting for a client to stop, never longer than asked."""
+"""Waiting for a client to stop, never longer than asked, and for a start only while it is wanted."""
 
 import asyncio
 import logging
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Coroutine
+from typing import Final
 
 log = logging.getLogger("scorelane.shutdown")
+
+CANCEL_S: Final = 5.0
+"""For what is cancelled to end."""
 
 
 async def bounded(stopping: Awaitable[object], timeout_s: float, what: str) -> bool:
@@ -25,3 +29,22 @@ async def bounded(stopping: Awaitable[object], timeout_s: float, what: str) -> b
     if error is not None:
         log.warning("%s stopped with an error: %r", what, error)
     return error is None
+
+
+async def unless[T](stop: asyncio.Event, work: Coroutine[object, object, T]) -> T | None:
+    """The result of `work`; None when `stop` is set before: the work is cancelled then.
+
+    Threads that it waits for go on until they are done.
+    """
+    working = asyncio.ensure_future(work)
+    stopping = asyncio.ensure_future(stop.wait())
+    try:
+        await asyncio.wait({working, stopping}, return_when=asyncio.FIRST_COMPLETED)
+        if working.done():
+            return working.result()
+        working.cancel()
+        await bounded(working, CANCEL_S, "the start")
+        return None
+    finally:
+        stopping.cancel()
+        working.cancel()
