@@ -8,7 +8,6 @@ from typing import Final
 from worker.replay.faults import Fault
 from worker.replay.virtual_loop import VirtualLoop
 
-
 BEFORE_S: Final = 1e6
 """Until `begin` it is so long before second 0 that nothing scripted happens."""
 
