@@ -8,22 +8,15 @@ from pathlib import Path
 
 import click
 import msgspec
-import numpy as np
 import pytest
 
 from engines.build.gates import LIMITS
-from engines.package import Package
-from schemas.decoder import Decoder
 from schemas.errors import REASONS
-from schemas.score import JsonScore
 from schemas.spec import FeatureSpec, ModelSpec
-from schemas.tables import Table
 from tests.kafka.worker import to_toml
-from tests.models import tiny_package
 from worker.alarms import AlarmCause
 from worker.cli import COMMANDS, cli
 from worker.config import Config
-from worker.health import Facts, not_live, not_ready
 
 ROOT = Path(__file__).parents[1]
 README = ROOT / "README.md"
@@ -217,77 +210,3 @@ def test_the_table_of_gates_has_their_limits() -> None:
 def test_every_cause_of_an_alarm_is_in_its_table() -> None:
     named = [cause for row in cells("operations.md", "## Alarms") for cause in re.findall(r"`(\w+)`", row[0])]
     assert sorted(named) == sorted(AlarmCause)
-
-
-# What the README shows
-
-
-def test_the_score_in_the_readme_has_the_fields_of_a_score() -> None:
-    [body] = fences(README, "json")
-    assert msgspec.json.encode(msgspec.json.decode(body, type=JsonScore)) == body.strip().encode()
-    table = README.read_text().partition("## Score records")[2]
-    named = [name for row in re.findall(r"^\| (`.*?`) \|", table, re.MULTILINE) for name in re.findall(r"`(\w+)`", row)]
-    assert tuple(named) == JsonScore.__struct_fields__
-
-
-GOOD = {
-    **{"request_id": "r1", "time_ms": 1, "age": 30, "price": 9.5, "country": "JP", "city": "Lyon", "slot": 3},
-    **{"viewed_items": ["a", "b"], "profile": bytes(16), "streamer_id": 1},
-}
-NOTHING = object()
-
-
-@pytest.mark.parametrize(
-    ("field", "value", "outcome"),
-    [
-        *(("age", NOTHING, 0.0), ("age", None, 0.0), ("age", 131, "out_of_range"), ("age", "x", "wrong_type")),
-        *(("price", NOTHING, "missing_field"), ("price", None, "missing_field"), ("price", "9", "wrong_type")),
-        *(("price", float("nan"), "not_finite"), ("price", float("inf"), "not_finite")),
-        *(("country", "JP", 3), ("country", NOTHING, 1), ("country", "XX", 0)),
-        *(("city", NOTHING, 0), ("city", None, 0), ("city", ["Lyon"], "wrong_type")),
-        *(("slot", 7, 7), ("slot", NOTHING, "missing_field"), ("slot", 8, "out_of_range")),
-        *(("viewed", ["a"], 0), ("viewed", NOTHING, 0), ("viewed", ["a"] * 51, "wrong_length")),
-        *(("profile", bytes(12), "wrong_length"), ("profile", NOTHING, "missing_field")),
-        *(("streamer", 2, 2.0), ("streamer", NOTHING, 0.0), ("streamer", 9, 0.0)),
-    ],
-)
-def test_the_feature_table_of_the_readme_says_what_the_decoder_does(
-    field: str, value: object, outcome: float | str, tmp_path: Path
-) -> None:
-    """Among good neighbours, which keep their rows."""
-    spec = ModelSpec.parse(next(b for b in fences(README, "toml") if "features" in b).encode(), "README.md")
-    np.save(tmp_path / "streamer.npy", np.repeat(np.arange(3, dtype=np.float32)[:, None], 16, axis=1))
-    decoder = Decoder(spec, "msgpack", tables={"streamer.npy": Table(tmp_path / "streamer.npy", 16)})
-    feature = next(feature for feature in spec.features if feature.name == field)
-    event = {k: v for k, v in (GOOD | {feature.field: value}).items() if v is not NOTHING}
-    good, changed = msgspec.msgpack.encode(GOOD), msgspec.msgpack.encode(event)
-    rows = decoder.decode([good, changed, good])
-    if isinstance(outcome, str):
-        assert [(position, error.reason) for position, error in rows.invalid] == [(1, outcome)]
-        assert len(rows) == 2
-        return
-    assert not rows.invalid
-    column = sum(
-        other.size for other in spec.by_tensor[feature.tensor][: spec.by_tensor[feature.tensor].index(feature)]
-    )
-    last = column if feature.name != "viewed" else 49
-    assert rows.tensors[feature.tensor][1, last] == outcome
-
-
-def test_the_package_of_the_readme_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    made = tiny_package(tmp_path / "made")
-    for file in ("model.onnx", "spec.toml"):
-        (tmp_path / file).write_bytes(made.file(file).read_bytes())
-    monkeypatch.chdir(tmp_path)
-    [code] = fences(README, "python")
-    exec(compile(code, "README.md", "exec"), {})
-    package = Package.open(tmp_path / "models" / "ctr")
-    assert (package.version, package.manifest.metrics["base_rate"]) == ("1", 0.03)
-
-
-def test_health_answers_as_the_readme_says() -> None:
-    draining = Facts(True, True, 0.0, 5, 0.0, 0.0, 0.0)
-    assert not_ready(draining, 1000.0, 60.0) and not not_live(draining, 1000.0, 60.0)
-    assert not_ready(Facts(True, False, None, 0, 0.0, 0.0, 0.0), 1.0, 60.0)
-    stuck = Facts(True, False, 0.0, 5, 1000.0, 0.0, 0.0)
-    assert not_live(stuck, 1000.0, 60.0)
