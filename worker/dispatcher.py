@@ -14,7 +14,8 @@ from engines.errors import DeviceLost, EngineError, RunError
 from schemas.errors import InvalidEvent
 from worker.batch import Batch
 from worker.clock import Clock
-from worker.outcome import NO_SCORES, SKIPPED, Outcome, Tier
+from worker.errors import NoEngineLeft
+from worker.outcome import NO_SCORES, Absent, Outcome, Tier, unscored
 from worker.route import Candidate, Route, Router
 from worker.service_time import REFRESH_S, ServiceTime
 
@@ -50,7 +51,8 @@ class Dispatcher:
     - An engine that has not answered at the last moment for the next one is not waited for any longer. It goes on (a
       device call cannot be cancelled) and its speed is learned when it ends; if it never does, its session is retired.
     - When all engines have failed the batch is halved until the row is alone that they refuse; that row is refused and
-      its neighbours get their scores.
+      its neighbours get their scores. Where the last engine has not looked at the batch (hung, lost, without a session)
+      nothing is known against its rows: a new session is waited for; without one `NoEngineLeft` ends the worker.
     - While a breaker is half open, batches are probes: the engine runs them in the shadow of the one that answers.
     """
 
@@ -93,7 +95,7 @@ class Dispatcher:
             if batch.shed == "light":
                 yield batch, self._down(batch, features, self._chain[-1:], reason, started, tasks)
             else:
-                yield batch, _known(self._unscored(batch, batch.shed, reason, started))
+                yield batch, _known(unscored(batch, batch.shed, reason, self._clock.monotonic(), started))
             return
         routes = self._routes(batch, features, started)
         self._shadow(features, len(batch), routes, tasks)
@@ -130,7 +132,7 @@ class Dispatcher:
     ) -> list[Outcome]:
         if route.engine is None:
             policy = (route.reason or "").partition(":")[2]
-            return [self._unscored(batch, policy, route.reason or "", started)]
+            return [unscored(batch, policy, route.reason or "", self._clock.monotonic(), started)]
         own = [tier for tier in self._segments if tier.engine == route.engine]
         first = next((i for i, tier in enumerate(self._chain) if tier.engine == route.engine), 0)
         return await self._down(batch, features, [*own, *self._chain[first:]], route.reason, started, tasks)
@@ -144,9 +146,10 @@ class Dispatcher:
         started: float,
         tasks: asyncio.TaskGroup,
     ) -> list[Outcome]:
-        failure = "no engine may be used"
+        cause, failure, judged = "error", "no engine may be used", False
         for position, tier in enumerate(chain):
             following = chain[position + 1] if position + 1 < len(chain) else None
+            judged = False
             try:
                 scores = await self._attempt(tier, following, batch, features, tasks)
             except Overdue as error:
@@ -155,16 +158,24 @@ class Dispatcher:
                 cause, failure = "hung", "the batch did not come back in time; its session was left behind"
             except DeviceLost as error:
                 cause, failure = "device_lost", str(error)
+            except Absent as error:
+                cause, failure = "error", str(error)
             except EngineError as error:
-                cause, failure = "error", f"{type(error).__name__}: {error}"
+                cause, failure, judged = "error", f"{type(error).__name__}: {error}", True
             else:
                 if np.isfinite(scores).all():
                     now = self._clock.monotonic()
                     return [Outcome(batch, scores, tier.engine, tier.model, tier.version, reason, now, now - started)]
-                cause = "not_finite"
+                cause, judged = "not_finite", True
                 failure = f"{int((~np.isfinite(scores)).sum())} of {len(batch)} scores are not finite"
             reason = reason or f"{tier.engine}:{cause}"
             log.warning("engine %s: %s: a batch of %d rows: %s", tier.engine, cause, len(batch), failure)
+        if not judged:  # nothing is known against the rows: they are no dead letters
+            if cause == "device_lost" or not await chain[-1].runs.back():
+                raise NoEngineLeft(
+                    f"engine {chain[-1].engine}: {failure}; the process ends so that it is started again"
+                )
+            return await self._down(batch, features, chain[-1:], reason, started, tasks)
         if len(batch) == 1:
             now = self._clock.monotonic()
             refused = InvalidEvent("unscorable", f"no engine could score it; the last said: {failure}")
@@ -185,7 +196,7 @@ class Dispatcher:
         if tier.breaker is not None:
             generation = tier.breaker.admit(started)
             if generation is None:
-                raise RunError("its breaker refuses it")
+                raise Absent("its breaker refuses it")
         if tier.runs.inline:
             return await self._observed(tier, features, rows, generation, started)
         patience = max(HANG_FLOOR_S, HANG_FACTOR * tier.service_time.predict(rows))
@@ -267,15 +278,6 @@ class Dispatcher:
                 generation = tier.breaker.admit(now)
             if generation is not None:
                 tasks.create_task(self._guarded(tier, features, rows, generation, now))
-
-    def _unscored(self, batch: Batch, policy: str, reason: str, started: float) -> Outcome:
-        """An outcome without scores: skipped with a marker, or refused into the dead letters."""
-        now = self._clock.monotonic()
-        refused = None
-        if policy == "dead_letter":
-            kind = "late" if reason.startswith("late") else "shed"
-            refused = InvalidEvent("late" if kind == "late" else "shed", f"not scored: {reason}")
-        return Outcome(batch, NO_SCORES, SKIPPED, "", "", reason, now, now - started, refused)
 
 
 async def _known(outcome: Outcome) -> list[Outcome]:

@@ -17,5 +17,9 @@ class DeviceGone(WorkerError):
     """The device was lost; only a new process gets it back. Raised after a graceful drain."""
 
 
+class NoEngineLeft(WorkerError):
+    """No engine can score any more, whatever the rows are."""
+
+
 class PublishFailed(WorkerError):
     """Scores or dead letters could not be published within the deadline."""

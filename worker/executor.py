@@ -3,8 +3,8 @@
 import asyncio
 
 from engines.base import Features, Scores, Session
-from engines.errors import RunError
 from engines.runner import serve
+from worker.outcome import Absent
 
 
 class Executor:
@@ -24,7 +24,7 @@ class Executor:
         self._open = True
 
     async def run(self, features: Features) -> Scores:
-        """Scores of one batch. Raises what the session raises, `RunError` once it is retired or closed.
+        """Scores of one batch. Raises what the session raises, `Absent` once it is retired or closed.
 
         A caller that stops waiting (cancelled, timed out) leaves the batch in work: its slot stays taken until the
         session is done with it.
@@ -32,14 +32,16 @@ class Executor:
         await self._slots.acquire()
         if not self._open:  # while this caller waited for its turn
             self._slots.release()
-            raise RunError(f"{self._name}: the session was retired before the batch's turn")
+            raise self._absent()
         future: asyncio.Future[Scores] = self._loop.create_future()
 
         def settle(scores: Scores | None, error: BaseException | None) -> None:
             self._slots.release()
             if future.cancelled():
                 return
-            if scores is None:
+            if scores is None and not self._open:
+                future.set_exception(self._absent())
+            elif scores is None:
                 future.set_exception(error or AssertionError("neither scores nor error"))
             else:
                 future.set_result(scores)
@@ -57,7 +59,7 @@ class Executor:
         return await future
 
     def retire(self) -> None:
-        """Leave a hung session behind; its waiting callers get `RunError`, also those whose turn never came."""
+        """Leave a hung session behind; its waiting callers get `Absent`, also those whose turn never came."""
         self._open = False
         self._runner.retire()
 
@@ -65,3 +67,6 @@ class Executor:
         """Finish, close the session, end the thread. False when it had to be left behind."""
         self._open = False
         return await asyncio.to_thread(self._runner.close, timeout_s)
+
+    def _absent(self) -> Absent:
+        return Absent(f"{self._name}: the session was retired before it had scored the batch")

@@ -10,6 +10,7 @@ from typing import Final, Protocol
 import numpy as np
 
 from engines.base import Features, Scores
+from engines.errors import RunError
 from schemas.errors import InvalidEvent
 from worker.batch import Batch
 from worker.breakers import LaneBreaker
@@ -32,6 +33,13 @@ class Runs(Protocol):
         """True when `run` neither waits nor can hang."""
 
     async def run(self, features: Features) -> Scores: ...
+
+    async def back(self) -> bool:
+        """Wait for a session that is being opened in place of a hung one. Whether there is one now."""
+
+
+class Absent(RunError):
+    """Nobody has looked at the batch: there is no session for it, or the breaker refuses it."""
 
 
 @dataclass(slots=True)
@@ -69,3 +77,11 @@ class Outcome:
     service_s: float
     """From closing the batch to its scores, failed attempts included."""
     refused: InvalidEvent | None = None
+
+
+def unscored(batch: Batch, policy: str, reason: str, now: float, started: float) -> Outcome:
+    """An outcome without scores: skipped with a marker, or refused into the dead letters."""
+    refused = None
+    if policy == "dead_letter":
+        refused = InvalidEvent("late" if reason.startswith("late") else "shed", f"not scored: {reason}")
+    return Outcome(batch, NO_SCORES, SKIPPED, "", "", reason, now, now - started, refused)

@@ -10,10 +10,11 @@ from typing import Final, Protocol
 import numpy as np
 
 from engines.base import Engine, Features, Scores, Session, run
-from engines.errors import EngineError, RunError
+from engines.errors import EngineError
 from schemas.spec import TensorSpec
 from worker.clock import Clock
 from worker.executor import Executor
+from worker.outcome import Absent
 from worker.service_time import ServiceTime
 
 log = logging.getLogger("scorelane.station")
@@ -33,7 +34,7 @@ class OpenSession(Protocol):
     async def run(self, features: Features) -> Scores: ...
 
     def retire(self) -> None:
-        """Leave it behind: who waits for it gets `RunError`."""
+        """Leave it behind: who waits for it gets `Absent`."""
 
     async def close(self, timeout_s: float) -> bool:
         """Finish and close. False when it had to be left behind."""
@@ -111,10 +112,16 @@ class Station:
         self._engine, self._executor = engine, executor
 
     async def run(self, features: Features) -> Scores:
-        """Scores of a batch. Raises what the session raises, `RunError` while there is no session."""
+        """Scores of a batch. Raises what the session raises, `Absent` while there is no session."""
         if self._executor is None:
-            raise RunError(f"{self.name}: no session" + (f": {self._hung} were left behind hung" if self._hung else ""))
+            raise Absent(f"{self.name}: no session" + (f": {self._hung} were left behind hung" if self._hung else ""))
         return await self._executor.run(features)
+
+    async def back(self) -> bool:
+        """Wait for the session that is being opened, if one is. Whether there is one now."""
+        if self._opening is not None:
+            await asyncio.wait({self._opening})
+        return self.warm
 
     async def replace(self) -> None:
         """Leave the session behind and open another one in the background. Batches that wait for it fail at once."""

@@ -13,6 +13,7 @@ from worker.breaker import BreakerPolicy, Cause, State, Transition
 from worker.breakers import Breakers
 from worker.classes import ShedPolicy
 from worker.dispatcher import Dispatcher
+from worker.errors import NoEngineLeft
 from worker.outcome import SKIPPED, Outcome, Tier
 from worker.route import RoutePolicy, Router, SegmentRule
 from worker.service_time import REFRESH_S, ServiceTime
@@ -33,6 +34,8 @@ class Scripted:
         self.name = name
         self.answer = answer
         self.left_behind = 0
+        self.sessions = 1
+        """How many it can open; hung ones are left behind."""
         self.calls: list[list[int]] = []
         self.go = asyncio.Event()
         self.go.set()
@@ -45,6 +48,9 @@ class Scripted:
 
     async def hung(self) -> None:
         self.left_behind += 1
+
+    async def back(self) -> bool:
+        return self.left_behind < self.sessions
 
 
 class Fixture:
@@ -321,3 +327,38 @@ async def test_undecodable_records_are_kept_when_a_batch_is_divided() -> None:
         for segment in outcome.batch.segments:
             segment.settle()
     assert maker.ledger.unsettled == 0
+
+
+async def test_a_batch_that_hangs_the_last_engine_waits_for_its_new_session(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("worker.dispatcher.HANG_FLOOR_S", 0.01)
+    engine = Scripted("ort", half, prior=(1e-4, 0.0))
+    engine.sessions = 2
+    engine.go.clear()
+    left_behind = engine.hung
+
+    async def hung() -> None:
+        await left_behind()
+        engine.go.set()  # the next session answers
+
+    engine.hung = hung  # type: ignore[method-assign]
+    (outcome,) = await Fixture(engine).score(batch(2))
+    assert (outcome.scores.tolist(), outcome.engine, outcome.reason) == ([0.0, 0.5], "ort", "ort:hung")
+    assert engine.calls == [[0, 1], [0, 1]], "whole: nothing is known against its rows"
+
+
+async def test_when_no_engine_is_left_the_worker_ends_and_good_rows_are_no_dead_letters(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("worker.dispatcher.HANG_FLOOR_S", 0.01)
+    engine = Scripted("ort", half, prior=(1e-4, 0.0))
+    engine.go.clear()
+    with pytest.RaisesGroup(pytest.RaisesExc(NoEngineLeft, match="ort: the batch did not come back")):
+        await Fixture(engine).score(batch(2))
+
+
+async def test_a_lost_device_with_nobody_to_answer_in_its_place_ends_the_worker() -> None:
+    def lost(xs: list[int]) -> list[float]:
+        raise DeviceLost("error 700")
+
+    with pytest.RaisesGroup(pytest.RaisesExc(NoEngineLeft, match="trt: error 700")):
+        await Fixture(Scripted("trt", lost)).score(batch(4))

@@ -8,6 +8,7 @@ from engines.base import Features, Scores
 from engines.errors import LoadError, RunError
 from schemas.spec import TensorSpec
 from worker.clock import SystemClock
+from worker.outcome import Absent
 from worker.station import MOST_HUNG, Station, open_session
 
 
@@ -137,7 +138,7 @@ async def test_waiting_callers_of_a_retired_session_get_an_error_at_once() -> No
     engine.gates[0].set()
 
 
-async def test_callers_that_wait_for_their_turn_at_a_retired_session_get_an_engine_error_too() -> None:
+async def test_all_who_wait_at_a_retired_session_are_told_that_nobody_looked_at_their_batch() -> None:
     """Anything else would end the lane, and the worker with it, when a session hangs under load."""
     engine = StuckEngine(False, True)
     station = await opened(engine)
@@ -146,8 +147,8 @@ async def test_callers_that_wait_for_their_turn_at_a_retired_session_get_an_engi
     await station.replace()
     async with asyncio.timeout(10):
         errors = await asyncio.gather(*runs, return_exceptions=True)
-    assert [type(error) for error in errors] == [RunError] * 3
-    await until_reopened(station)
+    assert [type(error) for error in errors] == [Absent] * 3
+    assert await station.back(), "a new session took over"
     assert (await station.run(X)).tolist() == [1.0, 2.0]
     await station.close(5)
     engine.gates[0].set()
@@ -161,6 +162,7 @@ async def test_hung_sessions_are_bounded() -> None:
         if hang < MOST_HUNG - 1:
             await until_reopened(station)
     assert engine.opened == MOST_HUNG
+    assert not await station.back()
     with pytest.raises(RunError, match=f"{MOST_HUNG} were left behind"):
         await station.run(X)
     for gate in engine.gates:
