@@ -55,8 +55,9 @@ class Committer:
 
     async def close(self) -> None:
         """The last commit of an assignment; nothing is committed after it until `open`."""
-        await self.commit()
-        await self.forbid()
+        async with self._lock:
+            await self._commit()
+            self._open = False
 
     async def forbid(self) -> None:
         """No commit until `open`; one that is on its way is awaited."""
@@ -66,25 +67,28 @@ class Committer:
     async def commit(self) -> bool:
         """Commit positions that have moved. Returns whether everything that had moved is committed."""
         async with self._lock:
-            if not self._open:
-                return False
-            moved = {tp: at for tp, at in self._positions().items() if self._committed.get(tp) != at}
-            if not moved:
-                return True
-            try:
-                async with asyncio.timeout(COMMIT_TIMEOUT_S):
-                    await self._consumer.commit(moved)
-            except (CommitFailedError, IllegalStateError) as error:
-                self._open = False
-                self._metrics.commits.labels("fenced").inc()
-                cause = error.__cause__ or error
-                log.warning("commit refused, the group has moved on; waiting for the next assignment: %r", cause)
-                return False
-            except (KafkaError, TimeoutError) as error:
-                self._metrics.commits.labels("failed").inc()
-                log.warning("commit of %d partitions failed and is tried again: %r", len(moved), error)
-                return False
-            self._committed.update(moved)
-            self._metrics.commits.labels("ok").inc()
-            self.last_commit = self._clock.monotonic()
+            return await self._commit()
+
+    async def _commit(self) -> bool:
+        if not self._open:
+            return False
+        moved = {tp: at for tp, at in self._positions().items() if self._committed.get(tp) != at}
+        if not moved:
             return True
+        try:
+            async with asyncio.timeout(COMMIT_TIMEOUT_S):
+                await self._consumer.commit(moved)
+        except (CommitFailedError, IllegalStateError) as error:
+            self._open = False
+            self._metrics.commits.labels("fenced").inc()
+            cause = error.__cause__ or error
+            log.warning("commit refused, the group has moved on; waiting for the next assignment: %r", cause)
+            return False
+        except (KafkaError, TimeoutError) as error:
+            self._metrics.commits.labels("failed").inc()
+            log.warning("commit of %d partitions failed and is tried again: %r", len(moved), error)
+            return False
+        self._committed.update(moved)
+        self._metrics.commits.labels("ok").inc()
+        self.last_commit = self._clock.monotonic()
+        return True

@@ -139,3 +139,17 @@ async def test_the_tick_goes_on_after_a_failure(at: Fixture) -> None:
         await at.client.done.wait()
     running.cancel()
     assert at.client.commits == [{A: 5, B: 7}]
+
+
+async def test_a_commit_that_waits_behind_the_closing_one_is_not_sent(at: Fixture) -> None:
+    """Without brokers each one takes its whole timeout, and all that time the group waits."""
+    at.client.go.clear()
+    first = asyncio.create_task(at.committer.commit())
+    await at.client.began.wait()
+    closing = asyncio.create_task(at.committer.close())
+    await asyncio.sleep(0)
+    behind = asyncio.create_task(at.committer.commit())
+    await asyncio.sleep(0)
+    at.client.go.set()
+    await closing
+    assert (await first, await behind) == (True, False)
