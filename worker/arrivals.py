@@ -6,6 +6,8 @@ than the memory is forgotten and the mean is kept (Harvey and Fernandes, Time se
 observations, J. Business & Economic Statistics 7(4), 1989). A quantile of it is Wilson and Hilferty's cube (1931).
 """
 
+from collections import Counter
+from collections.abc import Sequence
 from math import ceil, exp, expm1, sqrt
 from statistics import NormalDist
 from typing import Final
@@ -59,6 +61,25 @@ class Arrivals:
         elapsed = max(0.0, now - self._last) / self._memory
         keep = exp(-elapsed)
         return self._arrived * keep, self._exposed * keep - self._memory * expm1(-elapsed)
+
+
+def peak(times_ms: Sequence[float], *, memory: float = 1.0, quantile: float = 0.95) -> float:
+    """Upper rate (events a second) at the busiest moment of recorded traffic, looked at ten times a `memory`.
+
+    `times_ms` are the events' times in milliseconds, in any order. 0 for none.
+    """
+    if not len(times_ms):
+        return 0.0
+    step = memory / 10
+    ticks = Counter(int(time_ms / 1000 // step) for time_ms in times_ms)
+    first, last = min(ticks), max(ticks)
+    arrivals = Arrivals(first * step, memory=memory)
+    highest = 0.0
+    for tick in range(first, last + 1):
+        at = (tick + 1) * step
+        arrivals.observe(ticks[tick], at)
+        highest = max(highest, arrivals.upper(at, quantile))
+    return highest
 
 
 def batch_rows(service: ServiceTime, rate: float, budget: float, queued: int, most: int = 256) -> int:

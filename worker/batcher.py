@@ -7,11 +7,12 @@ from typing import Final, Literal, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from worker.arrivals import Arrivals, batch_rows
 from worker.batch import Batch, Chunk, Segment
 from worker.classes import Classes, ClassPolicy, Shed, ShedPolicy
 from worker.service_time import REFRESH_S, ServiceTime
 
-ClosedBy = Literal["full", "due", "idle", "drain", "busy"]
+ClosedBy = Literal["full", "enough", "due", "idle", "drain", "busy"]
 
 
 class GiveUp(NamedTuple):
@@ -25,8 +26,8 @@ class GiveUp(NamedTuple):
 class Batcher:
     """One lane's waiting rows: earliest deadline first inside a class, weighted fair share between classes.
 
-    A batch closes when it is full; when the earliest deadline minus the predicted time to score and publish it has
-    come; at once while the device idles (whoever calls `take` then has nothing more to wait for); and when draining.
+    A batch closes when it is full; when it has enough rows to keep up with the arrivals (`worker.arrivals`) and need not
+    wait for its deadline; when the earliest deadline minus the predicted time to score and publish it has come; at once while the device idles (whoever calls `take` then has nothing more to wait for); and when draining.
     "busy" is for the caller to say: the batch is due and goes to another engine.
     """
 
@@ -45,6 +46,7 @@ class Batcher:
         self._publishing = publishing
         self._give_up = give_up
         self._taken_at = -inf
+        self._arrivals: Arrivals | None = None
         self._classes: Classes[Chunk] = Classes(classes, max_rows=UNBOUNDED)
         self._bare: list[Chunk] = []  # chunks of undecodable records only
 
@@ -69,6 +71,10 @@ class Batcher:
         if not rows:
             self._bare.append(chunk)
             return []
+        if self._arrivals is None:  # the first rows say nothing of a rate
+            self._arrivals = Arrivals(now)
+        else:
+            self._arrivals.observe(rows, now)
         return _batches(self._classes.offer(chunk, chunk.deadlines, ranks, chunk.nbytes / rows, now))
 
     def expire(self, now: float) -> list[Batch]:
@@ -102,7 +108,16 @@ class Batcher:
             return "drain"
         if idle or not self.rows:  # undecodable records need no device
             return "idle"
-        return "due" if now >= self.due_at else None
+        if now >= self.due_at:
+            return "due"
+        return "enough" if self.rows >= self._enough(now) else None
+
+    def _enough(self, now: float) -> int:
+        """Rows with which batches keep up with the arrivals, as far as the deadlines leave time for them."""
+        if self._arrivals is None or not self._scoring.known:
+            return self.max_batch
+        left = self._classes.earliest - now - self._publishing.predict(self.rows)
+        return batch_rows(self._scoring, self._arrivals.rate(now), left, self.rows, self.max_batch)
 
     def take(self, closed_by: ClosedBy, now: float) -> Batch:
         """The next batch, at most `max_batch` rows. Raises IndexError when nothing waits."""

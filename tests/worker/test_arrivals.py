@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from worker.arrivals import Arrivals, batch_rows
+from worker.arrivals import Arrivals, batch_rows, peak
 from worker.service_time import ServiceTime
 
 
@@ -120,3 +120,12 @@ def test_budget_bounds_the_batch() -> None:
 def test_batch_that_would_fill_too_late_is_smaller() -> None:
     # Keeping up with 90,000 / s takes 900 rows. In 3 ms (3 - 1) * 90 / 1.9 = 94 of them arrive and are scored.
     assert batch_rows(SERVICE, 90_000, budget=3e-3, queued=0) == 94
+
+
+def test_the_peak_of_a_trace_is_that_of_its_busiest_second() -> None:
+    quiet = [10.0 * index for index in range(1000)]  # 100 a second for 10 s
+    busy = [5000.0 + 2.0 * index for index in range(1000)]  # 500 a second more for 2 s
+    assert peak([]) == 0.0
+    assert 100 < peak(quiet) < 125
+    # After 2 s with a memory of 1 s the mean has taken 1 - exp(-2) of the step, and its upper bound is above that.
+    assert 100 + 500 * 0.86 < peak(quiet + busy) < 640

@@ -104,6 +104,33 @@ def test_the_most_urgent_rows_are_taken_first() -> None:
     assert round(waiting.due_at, 3) == 90.0
 
 
+def test_enough_to_keep_up_with_the_arrivals_need_not_wait_for_the_deadline() -> None:
+    scoring = ServiceTime.measured([(1, 0.010), (100, 0.010)])
+    waiting = Batcher(100, (ONE_CLASS,), scoring, ServiceTime(prior=INSTANT))
+    maker = Maker()
+    for second in range(10):
+        # 100 rows a second, 10 ms a batch whatever its size: one row a batch keeps up.
+        assert waiting.offer(maker.chunk([1e6] * 100), 0, float(second)) == []
+        waiting.take("full", float(second))
+    assert waiting.closes(9.0, idle=False) is None
+    waiting.offer(maker.chunk([1e6] * 5), 0, 9.05)
+    assert waiting.closes(9.05, idle=False) == "enough"
+
+
+def test_a_rate_beyond_what_small_batches_serve_lets_the_batch_fill() -> None:
+    scoring = ServiceTime.measured([(1, 0.010), (100, 0.010)])
+    waiting = Batcher(100, (ONE_CLASS,), scoring, ServiceTime(prior=INSTANT))
+    maker = Maker()
+    for tick in range(1000):
+        # 5,000 rows a second: 50 rows a batch of 10 ms, and more for the safety of the prediction.
+        assert waiting.offer(maker.chunk([1e6] * 50), 0, tick * 0.01) == []
+        waiting.take("full", tick * 0.01)
+    waiting.offer(maker.chunk([1e6] * 30), 0, 10.0)
+    assert waiting.closes(10.0, idle=False) is None
+    waiting.offer(maker.chunk([1e6] * 60), 0, 10.0)
+    assert waiting.closes(10.0, idle=False) == "enough"
+
+
 def test_draining_closes_without_waiting() -> None:
     waiting = batcher()
     offer(waiting, Maker().chunk([100.0]))

@@ -28,7 +28,12 @@ class Measurement(click.ParamType[tuple[int, float]]):
 
 
 @click.command()
-@click.option("--rate", type=click.FloatRange(0, min_open=True), required=True, help="Events a second at the peak.")
+@click.option("--rate", type=click.FloatRange(0, min_open=True), help="Events a second at the peak.")
+@click.option(
+    "--trace",
+    type=click.Path(path_type=Path, exists=True, dir_okay=False),
+    help="Traffic of `scorelane record`, instead of --rate: the rate that its busiest second did not exceed (95 %).",
+)
 @click.option("--budget-ms", type=click.FloatRange(0, min_open=True), default=50.0, show_default=True)
 @click.option(
     "--model",
@@ -51,7 +56,8 @@ class Measurement(click.ParamType[tuple[int, float]]):
 )
 @click.option("--lanes", type=click.IntRange(1), default=4, show_default=True, help="Lanes of one process.")
 def plan(
-    rate: float,
+    rate: float | None,
+    trace: Path | None,
     budget_ms: float,
     model: Path | None,
     engine: str,
@@ -72,6 +78,11 @@ def plan(
     from worker.plan import plan as make
     from worker.service_time import ServiceTime
 
+    if (rate is None) == (trace is None):
+        raise click.UsageError("give either --rate N or --trace FILE")
+    if rate is None and trace is not None:
+        rate = _peak(trace)
+    assert rate is not None
     if bool(measured) == bool(model):
         raise click.UsageError("give either --model DIR or --measured ROWS:MS")
     points = list(measured) if model is None else _points(model, engine, max_batch)
@@ -92,6 +103,19 @@ def plan(
         raise click.ClickException(str(error)) from error
     _show(points, service, load, made)
     return 0
+
+
+def _peak(trace: Path) -> float:
+    from worker.arrivals import peak
+    from worker.replay.trace import TraceError, read
+
+    try:
+        records = read(trace).records
+    except TraceError as error:
+        raise click.ClickException(str(error)) from error
+    if not records:
+        raise click.ClickException(f"{trace}: no records; record a time with traffic")
+    return peak([record.timestamp_ms for record in records])
 
 
 def _points(model: Path, engine: str, max_batch: int) -> Points:
