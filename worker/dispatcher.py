@@ -10,12 +10,12 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from engines.base import Features, Scores
-from engines.errors import DeviceLost, EngineError, RunError
+from engines.errors import DeviceLost, EngineError
 from schemas.errors import InvalidEvent
 from worker.batch import Batch
 from worker.clock import Clock
 from worker.errors import NoEngineLeft
-from worker.outcome import NO_SCORES, Absent, Outcome, Tier, unscored
+from worker.outcome import NO_SCORES, Absent, Outcome, Overdue, Tier, unscored
 from worker.route import Candidate, Route, Router
 from worker.service_time import REFRESH_S, ServiceTime
 
@@ -25,16 +25,14 @@ HANG_FACTOR: Final = 10.0
 """A batch that takes this many times its predicted time is taken for hung."""
 HANG_FLOOR_S: Final = 2.0
 """No batch is taken for hung before this, so that a busy machine's pause is not."""
+PAUSE_S: Final = 0.1
+"""A wait that lasts this much longer than it should was no wait: this process did not run, nor did the engine."""
 
 
 TURN_S: Final = 0.002
 TURN_PART: Final = 0.1
 """The event loop may be late at the last moment by a turn: a poll that is taken in, what other lanes have to publish.
 So much of the wait, and at most such a part of it, is kept for that."""
-
-
-class Overdue(RunError):
-    """The batch is still in work at the last moment when another engine can answer in time."""
 
 
 class Started(NamedTuple):
@@ -211,6 +209,8 @@ class Dispatcher:
             if 0.0 < in_time < patience:  # below 0 nobody can answer in time, and the better score is worth the wait
                 wait_s = in_time
         done, _ = await asyncio.wait({run}, timeout=wait_s)
+        if not done and self._clock.monotonic() - started > wait_s + PAUSE_S:
+            done, _ = await asyncio.wait({run}, timeout=patience)
         if done:
             result = run.result()
             if isinstance(result, EngineError):

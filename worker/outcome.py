@@ -38,6 +38,10 @@ class Runs(Protocol):
         """Wait for a session that is being opened in place of a hung one. Whether there is one now."""
 
 
+class Overdue(RunError):
+    """The batch is still in work at the last moment when another engine can answer in time."""
+
+
 class Absent(RunError):
     """Nobody has looked at the batch: there is no session for it, or the breaker refuses it."""
 

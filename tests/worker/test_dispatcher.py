@@ -362,3 +362,21 @@ async def test_a_lost_device_with_nobody_to_answer_in_its_place_ends_the_worker(
 
     with pytest.RaisesGroup(pytest.RaisesExc(NoEngineLeft, match="trt: error 700")):
         await Fixture(Scripted("trt", lost)).score(batch(4))
+
+
+async def test_an_engine_is_not_hung_when_it_was_this_process_that_stood_still(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Stopped and continued, a container thawed, a laptop opened: time has passed and nobody has run."""
+    monkeypatch.setattr("worker.dispatcher.HANG_FLOOR_S", 0.5)
+    engine = Scripted("ort", half, prior=(1e-4, 0.0))
+    engine.go.clear()
+    fixture = Fixture(engine)
+
+    def monotonic() -> float:
+        if not engine.calls:
+            return 0.0
+        engine.go.set()  # as soon as the process runs again, the engine does too
+        return 60.0
+
+    fixture.clock.monotonic = monotonic  # type: ignore[method-assign]
+    (outcome,) = await fixture.score(batch(2))
+    assert (outcome.engine, outcome.reason, engine.left_behind) == ("ort", None, 0)
