@@ -26,8 +26,9 @@ class GiveUp(NamedTuple):
 class Batcher:
     """One lane's waiting rows: earliest deadline first inside a class, weighted fair share between classes.
 
-    A batch closes when it is full; when it has enough rows to keep up with the arrivals (`worker.arrivals`) and need not
-    wait for its deadline; when the earliest deadline minus the predicted time to score and publish it has come; at once while the device idles (whoever calls `take` then has nothing more to wait for); and when draining.
+    A batch closes when it is full; when it has enough rows to keep up with the arrivals (`worker.arrivals`) and need
+    not wait for its deadline; when the earliest deadline minus the predicted time to score and publish it has come; at
+    once while the device idles (whoever calls `take` then has nothing more to wait for); and when draining.
     "busy" is for the caller to say: the batch is due and goes to another engine.
     """
 
