@@ -55,12 +55,14 @@ class KafkaConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 
     bootstrap_servers: Servers
     """Brokers to ask first, "host:port" separated by commas. Required."""
-    group_id: str = "scorelane"
+    group_id: Annotated[str, Meta(min_length=1)] = "scorelane"
     """Consumer group. All members of one group share the partitions."""
     client_id: str = "scorelane"
     """Name in the brokers' logs and quotas."""
     auto_offset_reset: Literal["earliest", "latest"] = "earliest"
     """Where a group without committed offsets begins."""
+    isolation_level: Literal["read_uncommitted", "read_committed"] = "read_uncommitted"
+    """Whether events of aborted transactions are scored too, and open ones are not waited for; or neither."""
     security_protocol: Literal["PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"] = "PLAINTEXT"
     """How to talk to the brokers. TLS with *SSL, a login with SASL_*."""
     ssl_cafile: str = ""

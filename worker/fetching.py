@@ -27,6 +27,7 @@ def client_of(kafka: KafkaConfig) -> AIOKafkaConsumer:
         **kafka.client_args(),
         group_id=kafka.group_id,
         auto_offset_reset=kafka.auto_offset_reset,
+        isolation_level=kafka.isolation_level,
         enable_auto_commit=False,
         partition_assignment_strategy=(RoundRobinPartitionAssignor,),
         session_timeout_ms=kafka.session_timeout_ms,

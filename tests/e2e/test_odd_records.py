@@ -45,3 +45,10 @@ def test_keys_too_large_for_the_output_and_transaction_markers_are_passed(
     tombstone, aborted = pipeline.dead_letters()
     assert dict(tombstone.headers)["scorelane.dropped_key"] == b"3145728"
     assert aborted.value == b"aborted", "without read_committed these are records as others"
+
+    worker.sigterm()
+    dead = len(pipeline.dead_letters())
+    pipeline.group = f"{unique}-committed"
+    start_worker(configuration([pipeline], kafka={"isolation_level": "read_committed"}))
+    pipeline.wait_finished()
+    assert len(pipeline.dead_letters()) == dead + 1, "the tombstone again, and not what was aborted"
