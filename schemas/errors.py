@@ -12,7 +12,6 @@ Reason = Literal[
     "not_finite",
     "out_of_range",
     "unknown_value",
-    "undecompressable",
     "unscorable",
     "late",
     "shed",

@@ -15,6 +15,10 @@ from worker.service_time import REFRESH_S, ServiceTime
 ClosedBy = Literal["full", "enough", "due", "idle", "drain", "busy"]
 
 
+UNBOUNDED: Final = 1 << 62
+"""With one class nothing is shed: the lane is not polled when it is full."""
+
+
 class GiveUp(NamedTuple):
     """What becomes of rows that nobody can score in time."""
 
@@ -39,16 +43,20 @@ class Batcher:
         scoring: ServiceTime,
         publishing: ServiceTime,
         give_up: GiveUp | None = None,
+        *,
+        max_rows: int = UNBOUNDED,
     ) -> None:
-        """`give_up` None: rows are scored however late they are."""
+        """`give_up` None: rows are scored however late they are. `max_rows` bounds the rows that wait, of all classes
+        together; above, the lowest class is shed."""
         self.max_batch = max_batch
         self._policies = classes
+        self._max_rows = max_rows
         self._scoring = scoring
         self._publishing = publishing
         self._give_up = give_up
         self._taken_at = -inf
         self._arrivals: Arrivals | None = None
-        self._classes: Classes[Chunk] = Classes(classes, max_rows=UNBOUNDED)
+        self._classes: Classes[Chunk] = Classes(classes, max_rows=max_rows)
         self._bare: list[Chunk] = []  # chunks of undecodable records only
 
     @property
@@ -134,13 +142,9 @@ class Batcher:
     def drop(self) -> int:
         """Forget everything that waits (its partitions are gone). Returns the rows dropped."""
         dropped = self.rows
-        self._classes = Classes(self._policies, max_rows=UNBOUNDED)
+        self._classes = Classes(self._policies, max_rows=self._max_rows)
         self._bare.clear()
         return dropped
-
-
-UNBOUNDED: Final = 1 << 62
-"""All classes together are bounded by the lane, which is not polled when it is full."""
 
 
 def _batches(shed: list[Shed[Chunk]]) -> list[Batch]:

@@ -183,7 +183,8 @@ class WorkerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     inbox_bytes: Positive = 8 << 20
     """Bytes waiting in one lane; above, its partitions are not polled."""
     inbox_rows: Positive = 16_384
-    """Events waiting in one lane; above, its partitions are not polled."""
+    """Events waiting in one lane; above, its partitions are not polled. With [[classes]] the lowest class is shed from
+    half of it on, so that it does not hold up the others in Kafka."""
     max_event_bytes: Positive = 1 << 20
     """A larger record becomes a dead letter."""
     commit_interval_ms: Milliseconds = 200

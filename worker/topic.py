@@ -15,7 +15,7 @@ from schemas.rows import Tensors
 from worker.activity import Activity
 from worker.alarms import Alarms
 from worker.batch import Chunk, Record
-from worker.batcher import Batcher, GiveUp
+from worker.batcher import UNBOUNDED, Batcher, GiveUp
 from worker.chain import Chain
 from worker.classes import class_rank
 from worker.clock import Clock
@@ -115,7 +115,14 @@ class Topic:
             lane = Lane(
                 name,
                 station=station,
-                batcher=self._parts.batcher(config.max_batch, self._classes, station.service_time, publishing, give_up),
+                batcher=self._parts.batcher(
+                    config.max_batch,
+                    self._classes,
+                    station.service_time,
+                    publishing,
+                    give_up,
+                    max_rows=UNBOUNDED if len(self._classes) == 1 else self._worker.inbox_rows // 2,
+                ),
                 dispatcher=Dispatcher(chain, router, self._clock, publishing=publishing, segments=segments),
                 desk=desk,
                 publishing=publishing,

@@ -30,6 +30,9 @@ class StaticTimer(Batcher):
     def closes(self, now: float, *, idle: bool, draining: bool = False) -> ClosedBy | None:
         return super().closes(now, idle=False, draining=draining)
 
+    def _enough(self, now: float) -> int:
+        return self.max_batch
+
 
 class Timer1ms(StaticTimer):
     DELAY_S = 0.001
@@ -49,8 +52,8 @@ class Cork(Batcher):
     REFRESH_S = 5.0
     BUDGET_S = 0.050
 
-    def __init__(self, *args: Any) -> None:
-        super().__init__(*args)
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
         self._rows: deque[tuple[Chunk, int, float]] = deque()  # the oldest first, with the time it came
         self._wait = 0.01
         self._waits: deque[float] = deque(maxlen=self.KEPT)

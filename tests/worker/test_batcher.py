@@ -5,6 +5,7 @@ from hypothesis import strategies as st
 from tests.worker.chunks import Maker
 from worker.batch import Chunk
 from worker.batcher import Batcher, GiveUp
+from worker.classes import ClassPolicy
 from worker.config_quality import ONE_CLASS
 from worker.service_time import REFRESH_S, ServiceTime
 
@@ -202,3 +203,14 @@ def test_split_halves_keep_every_row_and_every_undecodable_record(sizes: list[in
     for segment in (*left.segments, *right.segments):
         segment.settle()
     assert maker.ledger.unsettled == 0
+
+
+def test_above_the_bound_of_all_classes_the_lowest_is_shed() -> None:
+    classes = (ClassPolicy(name="L1"), ClassPolicy(name="L2", shed="skip"))
+    waiting = Batcher(8, classes, ServiceTime(prior=INSTANT), ServiceTime(prior=INSTANT), max_rows=6)
+    maker = Maker()
+    assert waiting.offer(maker.chunk([1.0] * 4), 1, 0.0) == []
+    (shed,) = waiting.offer(maker.chunk([1.0] * 5), 0, 0.0)
+    assert (len(shed), shed.shed, shed.closed_by) == (3, "skip", "overload")
+    assert waiting.rows == 6
+    assert sorted(xs(waiting.take("drain", 0.0).features())) == [0, 4, 5, 6, 7, 8]
