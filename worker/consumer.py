@@ -68,9 +68,7 @@ class Consumer(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafka has
         self._metrics = metrics
         self._clock = clock
         self._partitions: dict[TopicPartition, Partition] = {}
-        self._open = False
-        self._stopping = False
-        self._taking_in = False
+        self._open = self._stopping = self._taking_in = False
         self._from_end = kafka.auto_offset_reset == "latest"
         self._failure: BaseException | None = None
         self._fetch_wait_ms = kafka.fetch_max_wait_ms
