@@ -117,7 +117,10 @@ class Chain:
 
     async def _engine(self, kind: str, package: Package) -> Engine:
         topic = self._topic
-        engine = await asyncio.to_thread(engines.load, kind, package, threads=topic.threads, max_batch=topic.max_batch)
+        options = {"device": int(topic.device) if topic.device.isdigit() else topic.device} if kind == "trt" else {}
+        engine = await asyncio.to_thread(
+            engines.load, kind, package, threads=topic.threads, max_batch=topic.max_batch, **options
+        )
         self._stack.push_async_callback(asyncio.to_thread, engine.close)
         return engine
 

@@ -151,6 +151,8 @@ class TopicConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     """Most events of one batch."""
     threads: Annotated[int, Meta(ge=1, le=256)] = 1
     """Threads of one CPU engine."""
+    device: Annotated[str, Meta(pattern=r"^(\d{1,3}|GPU-[0-9a-fA-F-]+|MIG-[0-9a-zA-Z/-]+)$")] = "0"
+    """GPU of engine trt: its index, UUID (GPU-...) or MIG slice (MIG-...). Several workers may share one."""
     primary_above_ms: Annotated[float, Meta(ge=0)] | Literal["predicted"] = "predicted"
     """Remaining budget that an event must have for the primary engine; with less the next engine scores it at once.
     "predicted": what the batch is expected to take. 0: always the primary first. Below `budget_ms`."""

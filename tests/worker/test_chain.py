@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from engines.constant import ConstantEngine
 from engines.errors import LoadError
 from engines.package import Package, write_package
 from schemas.spec import builtin
@@ -147,3 +148,19 @@ async def test_a_package_that_is_not_there_is_named(tmp_path: Path, package: Pac
     async with AsyncExitStack() as stack:
         with pytest.raises(LoadError, match="none: "):
             await chain(stack, package, model=str(tmp_path / "none")).load()
+
+
+@pytest.mark.parametrize(("device", "selector"), [("1", 1), ("GPU-0a1b", "GPU-0a1b"), ("MIG-7f", "MIG-7f")])
+async def test_the_gpu_engine_is_loaded_on_the_topics_device(
+    package: Package, monkeypatch: pytest.MonkeyPatch, device: str, selector: int | str
+) -> None:
+    asked: dict[str, object] = {}
+
+    def load(kind: str, package: Package, **options: object) -> ConstantEngine:
+        asked[kind] = options.get("device")
+        return ConstantEngine(package, value=0.5)
+
+    monkeypatch.setattr("engines.load", load)
+    async with AsyncExitStack() as stack:
+        await chain(stack, package, engine="trt", fallback=("light",), device=device).load()
+    assert asked == {"trt": selector, "light": None}
