@@ -1,5 +1,6 @@
 """Fixtures for tests on a real Apache Kafka: one broker for the whole run, one of its own where a test breaks it."""
 
+import logging
 import re
 import uuid
 from collections.abc import Callable, Iterator
@@ -19,6 +20,16 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     if marked and (reason := jars.missing()):
         for item in marked:
             item.add_marker(pytest.mark.skip(reason=reason))
+
+
+@pytest.fixture(autouse=True)
+def loud_loggers() -> Iterator[None]:
+    """What a command silences in its own process is loud again for the next test."""
+    loggers = [logging.getLogger(name) for name in ("", "scorelane", "aiokafka")]
+    levels = [logger.level for logger in loggers]
+    yield
+    for logger, level in zip(loggers, levels, strict=True):
+        logger.setLevel(level)
 
 
 @pytest.fixture(scope="session")

@@ -12,7 +12,7 @@ from worker.cli.client import config_option
 from worker.cli.loop import run as run_loop
 from worker.config import Config
 
-GRACE_S = 15.0
+GRACE_S = 30.0
 """What a member has beyond its own drain time before it is killed."""
 
 
