@@ -1,5 +1,6 @@
 """Mappings into record values: what producers, the demo and tests send, and what a decoder of the same spec reads."""
 
+import base64
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, get_args
 
@@ -15,9 +16,9 @@ from schemas.wire import Format, element_dtype, wire
 class Encoder:
     """Encodes rows of a CSV or JSONL file, or an event's own fields, as a topic's events.
 
-    Text becomes what the field is (a CSV has nothing but text), an empty text is a missing value, lists become raw
-    elements where the spec says so. Columns that the spec does not name are left out. Ranges are not checked: that is
-    for the decoder.
+    Text becomes what the field is (a CSV has nothing but text), an empty text is a missing value, lists and base64
+    become raw elements where the spec says so. Columns that the spec does not name are left out. Ranges are not
+    checked: that is for the decoder.
     """
 
     def __init__(self, spec: ModelSpec, format: Format) -> None:
@@ -79,10 +80,17 @@ def _raw(value: Any, dtype: np.dtype[Any]) -> bytes:
     if isinstance(value, bytes):
         return value
     if isinstance(value, str):
-        raise TypeError("a list or bytes are needed")
+        return _base64(value)
     if dtype.kind == "i":
         value = [_integer(item) for item in value]
     return np.asarray(value, dtype).tobytes()
+
+
+def _base64(text: str) -> bytes:
+    try:
+        return base64.b64decode(text, validate=True)
+    except ValueError as error:
+        raise TypeError("a list, bytes or their base64 are needed") from error
 
 
 def _integer(value: Any) -> int:

@@ -57,6 +57,13 @@ def test_text_of_a_table_becomes_what_the_field_is(format: Format) -> None:
     assert rows.event_time_ms[0] == 1700000000000 and np.isnan(rows.deadline_ms[0])
 
 
+@pytest.mark.parametrize("format", FORMATS)
+def test_raw_elements_may_be_base64_as_in_a_json_event(format: Format) -> None:
+    rows = Decoder(SHOP, format).decode([Encoder(SHOP, format).encode(shop(vector="AAAAPwAAgL4="))])
+    assert rows.invalid == []
+    assert rows.tensors["dense"].tolist() == [[41.5, -2.0, 0.5, -0.25]]
+
+
 def test_a_builtin_event_is_encoded_as_its_struct() -> None:
     spec = builtin("ad")
     blobs = (struct.pack("<13f", *[0.5] * 13), struct.pack("<26i", *[3] * 26), struct.pack("<2i", 5, 6))
