@@ -89,11 +89,18 @@ def _open(model: str, key: str, source: str, problems: list[Problem]) -> Package
 
 def _engines(engines: Sequence[str], package: Package, key: str, source: str) -> list[Problem]:
     problems = []
+    lacks = {engine: _lack(engine, package) for engine in (*NEEDS, "constant")}
     for engine in engines:
-        file = NEEDS.get(engine)
-        if file is not None and not package.has(file):
-            known = ", ".join(name for name, needed in NEEDS.items() if package.has(needed))
-            problem = f"the package {package.name} {package.version} has no {file}"
+        if lack := lacks[engine]:
+            known = ", ".join(name for name in lacks if not lacks[name] and name not in engines)
+            problem = f"the package {package.name} {package.version} has no {lack}"
             remedy = f"use one of {known}, or train the model with it" if known else "train the model again"
             problems.append(Problem(source, key, engine, problem, remedy))
     return problems
+
+
+def _lack(engine: str, package: Package) -> str:
+    """What the engine needs of the package and does not find there; empty when it has all."""
+    if engine == "constant":
+        return "" if isinstance(package.manifest.metrics.get("base_rate"), int | float) else "metric base_rate"
+    return "" if package.has(NEEDS[engine]) else NEEDS[engine]

@@ -84,6 +84,22 @@ def test_a_segments_engine_is_in_its_package(tmp_path: Path) -> None:
     ]
 
 
+def test_the_constant_engine_needs_a_base_rate(tmp_path: Path) -> None:
+    path = config_file(tmp_path, fallback=["constant"])
+    (problem,) = check_files(Config.load(path, {}), "w.toml").problems
+    assert str(problem) == (
+        "w.toml: topics[tips].fallback: constant: the package tipping 1 has no metric base_rate; use one of ort,"
+        " light, trt, or train the model with it"
+    )
+
+
+def test_a_package_with_a_base_rate_offers_the_constant_engine(tmp_path: Path) -> None:
+    files = {"spec.toml": builtin("tipping").dumps(), "model.onnx": b"onnx"}
+    write_package(tmp_path / "models", name="tipping", version="2", kind="mlp", files=files, metrics={"base_rate": 0.1})
+    (problem,) = check_files(Config.load(config_file(tmp_path), {}), "w.toml").problems
+    assert problem.remedy == "use one of ort, trt, constant, or train the model with it"
+
+
 def test_a_segments_model_has_the_same_inputs(tmp_path: Path) -> None:
     (line,) = check(tmp_path, SEGMENT | {"model": "models/ads"})
     assert line.startswith("topics[tips].segments[whales].model: models/ads: its inputs are dense float32[13], ")
