@@ -18,6 +18,7 @@ from worker.webhook import Authenticator, Outside, OutsideAlarms, parse
 log = logging.getLogger("scorelane.alarms")
 
 CHECK_INTERVAL_S: Final = 0.05
+QUIET_INTERVAL_S: Final = 0.25
 
 
 class AlarmDesk:
@@ -34,7 +35,7 @@ class AlarmDesk:
     async def run(self, publisher: Sender) -> None:
         """Check all topics' alarms and publish what changes, until cancelled. Raises `PublishFailed`."""
         while True:
-            await asyncio.sleep(CHECK_INTERVAL_S)
+            await asyncio.sleep(QUIET_INTERVAL_S if self._quiet() else CHECK_INTERVAL_S)
             changed = self.check()
             if changed and self._config.topic:
                 messages = Messages()
@@ -44,6 +45,12 @@ class AlarmDesk:
                 )
                 delivery = await publisher.send(self._config.topic, 0, messages, int(self._clock.wall_ms()))
                 await delivery.acknowledged()
+
+    def _quiet(self) -> bool:
+        """Nothing is in work and nothing is raised: checks may come more slowly, so that an idle worker costs little."""
+        return not any(
+            topic.alarms.raised or any(lane.held[0] for lane in topic.lanes) for topic in self._topics.values()
+        )
 
     def check(self) -> list[Alarm]:
         """What is raised and cleared now, logged and counted."""
