@@ -47,7 +47,7 @@ class AlarmDesk:
                 await delivery.acknowledged()
 
     def _quiet(self) -> bool:
-        """Nothing is in work and nothing is raised: checks may come more slowly, so that an idle worker costs little."""
+        """Nothing is in work and nothing is raised: checks come more slowly, so that an idle worker costs little."""
         return not any(
             topic.alarms.raised or any(lane.held[0] for lane in topic.lanes) for topic in self._topics.values()
         )
