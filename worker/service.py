@@ -70,6 +70,7 @@ class Service:
         self._alarms: AlarmDesk | None = None
         self._gone: DeviceGone | None = None
         self._warm = False
+        self._ready = False
         self._draining = False
 
     async def run(self, stop: asyncio.Event, force: asyncio.Event) -> None:
@@ -172,12 +173,18 @@ class Service:
             for task in (forced, *background):
                 task.cancel()
 
+    def _tell_readiness(self) -> None:
+        against = self._not_ready()
+        if self._ready is bool(against):
+            self._ready = not against
+            self._metrics.ready.set(float(self._ready))
+            log.info("ready" if self._ready else f"not ready: {against[0]}")
+
     async def _watch(self, stop: asyncio.Event) -> None:
         """End the process when it makes no progress (a stuck group member is healthy to everyone else), and drain it
         when its device is lost: the lanes go on with the fallback engines until then."""
         while True:
-            await asyncio.sleep(WATCH_INTERVAL_S)
-            self._metrics.ready.set(0 if self._not_ready() else 1)
+            self._tell_readiness()
             if against := self._not_live():
                 raise ConsumerFailed(f"{against[0]}; the process ends so that it is started again")
             for name, topic in self._topics.items():
@@ -186,6 +193,7 @@ class Service:
                         lost = f"topic {name}: engine {engine}: the device was lost; start the process again"
                         self._gone = DeviceGone(lost)
                         stop.set()
+            await asyncio.sleep(WATCH_INTERVAL_S)
 
     def _admin(self) -> Admin:
         admin, metrics = self._config.admin, self._metrics

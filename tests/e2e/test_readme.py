@@ -34,7 +34,8 @@ asyncio.run(main())
 
 def test_the_commands_of_the_readme_lead_from_rows_to_scores(kafka: Client, tmp_path: Path) -> None:
     chapter = README.read_text().partition("## From rows to scores")[2].partition("\n## ")[0]
-    chapter = chapter.replace("localhost:9092", kafka.bootstrap)
+    admin_port = free_port()
+    chapter = chapter.replace("localhost:9092", kafka.bootstrap).replace("localhost:8080", f"localhost:{admin_port}")
     blocks = FENCE.findall(chapter)
     [config] = [body for kind, body in blocks if kind == "toml"]
     commands = "".join(body for kind, body in blocks if kind == "bash")
@@ -48,7 +49,7 @@ def test_the_commands_of_the_readme_lead_from_rows_to_scores(kafka: Client, tmp_
     ran = subprocess.run(
         ["bash", "-euo", "pipefail", "-c", f"trap 'kill %1 2>/dev/null || true' EXIT\n{commands}\nkill %1\nwait %1"],
         cwd=tmp_path,
-        env=os.environ | {"PATH": path, "SCORELANE_ADMIN_PORT": str(free_port())},
+        env=os.environ | {"PATH": path, "SCORELANE_ADMIN_PORT": str(admin_port)},
         capture_output=True,
         text=True,
         timeout=480,

@@ -82,3 +82,6 @@ def log_to_stderr(level: str) -> None:
     logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
     # aiokafka reports each retry; the worker reports what they lead to.
     logging.getLogger("aiokafka").setLevel(max(logging.WARNING, logging.getLevelName(level.upper())))
+    if level != "debug":
+        # A coordinator not there yet and a group that rebalances are errors to it; what matters of them is raised.
+        logging.getLogger("aiokafka.consumer.group_coordinator").setLevel(logging.CRITICAL)
