@@ -126,10 +126,16 @@ def plan(service: ServiceTime, load: Load, *, seed: int = 0) -> Plan:
     Lanes are taken as independent: each has its stream or core. Raises `PlanError` when no number of them is enough.
     """
     room = load.budget_s - load.after_s
+    if room <= 0:
+        raise PlanError(
+            f"publishing alone takes {load.after_s * 1e3:g} ms, the whole budget is {load.budget_s * 1e3:g} ms; take a"
+            f" larger budget, or give the time that publishing takes with --publish-ms"
+        )
     alone = service.predict(1)
     if alone > room:
         raise PlanError(
-            f"one row alone takes {alone * 1e3:.1f} ms of the {room * 1e3:.1f} ms that the budget of"
+            f"one row alone takes {alone * 1e3:.1f} ms (with a safety margin, {service.expected(1) * 1e3:.1f} ms"
+            f" without) of the {room * 1e3:.1f} ms that the budget of"
             f" {load.budget_s * 1e3:.1f} ms leaves after publishing; take a lighter model or a larger budget"
         )
     for_cores = ceil(load.rate * load.host_row_s / load.headroom)

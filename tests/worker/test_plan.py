@@ -80,6 +80,16 @@ def test_a_budget_below_one_row_is_refused_with_the_remedy() -> None:
         plan(LINE, Load(rate=1000, budget_s=0.011))
 
 
+def test_a_budget_that_publishing_uses_up_is_refused_plainly() -> None:
+    with pytest.raises(PlanError, match=r"^publishing alone takes 10 ms, the whole budget is 5 ms; .*--publish-ms"):
+        plan(LINE, Load(rate=20_000, budget_s=0.005))
+
+
+def test_the_time_of_one_row_is_told_with_and_without_its_margin() -> None:
+    with pytest.raises(PlanError, match=r"\(with a safety margin, 9\.0 ms without\) of the 5\.0 ms"):
+        plan(ServiceTime.measured([(1, 9e-3)]), Load(rate=1000, budget_s=0.015))
+
+
 def test_chunks_that_no_lane_scores_in_time_are_refused() -> None:
     with pytest.raises(PlanError, match="chunks of 250 rows are too large"):
         plan(LINE, Load(rate=1000, budget_s=0.0133, chunk=250))
