@@ -1,6 +1,7 @@
 """From a TOML file and the environment to a `Config`, or to the list of everything that is wrong with them."""
 
 import difflib
+import json
 import re
 import tomllib
 from collections.abc import Iterator, Mapping
@@ -118,7 +119,10 @@ class _Reader:
         try:
             converted = msgspec.convert(value, kind, strict=key not in self._from_environment)
         except msgspec.ValidationError as error:
-            self._report(key, value, str(error).rstrip("."), _remedy(kind, field))
+            problem, remedy = str(error).rstrip("."), _remedy(kind, field)
+            if element is not None and isinstance(value, str):
+                problem, remedy = "not a list", f"write a list, {_listed(element, value)}"
+            self._report(key, value, problem, remedy)
             return None
         if field.name in PATHS and converted:
             return str(self.path.parent.absolute() / str(converted))
@@ -173,6 +177,14 @@ def _remedy(kind: Any, field: msgspec.structs.FieldInfo) -> str:
     choices = ", ".join(dict.fromkeys(_choices(kind)))
     use = f"use one of {choices}" if choices else "correct it"
     return use if field.required or field.default in ("", ()) else f"{use}, or remove it (default {field.default!r})"
+
+
+def _listed(element: Any, value: str) -> str:
+    """A list of what stands in a string, in TOML; of numbers where the list is of numbers."""
+    try:
+        return json.dumps([msgspec.convert(value, element, strict=False)])
+    except msgspec.ValidationError:
+        return "[...]"
 
 
 def _line(message: str) -> str:

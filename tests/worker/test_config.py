@@ -84,6 +84,16 @@ def test_service_links_of_kubernetes_are_not_overrides(tmp_path: Path) -> None:
     assert config.admin.port == 8080
 
 
+def test_a_string_for_a_list_is_answered_with_the_list(tmp_path: Path) -> None:
+    assert problems(tmp_path, MINIMAL + 'fallback = "light"\n') == [
+        "worker.toml: topics[tips].fallback: 'light': not a list; write a list, [\"light\"]"
+    ]
+    segment = '[[topics.segments]]\nname = "s"\nmodel = "m"\ntensor = "ids"\ncolumn = 1\nvalues = "4"\n'
+    assert problems(tmp_path, MINIMAL + segment) == [
+        "worker.toml: topics[tips].segments[s].values: '4': not a list; write a list, [4]"
+    ]
+
+
 def test_every_problem_is_reported_at_once(tmp_path: Path) -> None:
     text = """
 [kafka]
