@@ -6,6 +6,7 @@ from pathlib import Path
 
 from engines.errors import LoadError
 from engines.package import Package
+from engines.plans import found
 from worker.config import Config, ConfigError, Problem
 from worker.segments import misfits
 
@@ -96,7 +97,29 @@ def _engines(engines: Sequence[str], package: Package, key: str, source: str) ->
             problem = f"the package {package.name} {package.version} has no {lack}"
             remedy = f"use one of {known}, or train the model with it" if known else "train the model again"
             problems.append(Problem(source, key, engine, problem, remedy))
+        elif engine == "trt" and (why := _no_plan(package)):
+            remedy = f"scorelane engine build {package.path} --precision fp32 on the GPU machine"
+            problems.append(Problem(source, key, engine, why, remedy))
     return problems
+
+
+def _no_plan(package: Package) -> str:
+    """Why TensorRT has nothing to run on any machine; empty where a plan of this model was accepted.
+
+    Whether the plan fits the GPU and the TensorRT that the worker finds only shows there.
+    """
+    try:
+        plans = found(package.path)
+    except LoadError as error:
+        return f"no plan can be read: {error}"
+    onnx = package.manifest.files.get(NEEDS["trt"])
+    fit = [plan.record for plan in plans if plan.record.onnx_sha256 == onnx]
+    if any(record.accepted for record in fit):
+        return ""
+    there = {f"{record.precision} {'rejected' if record.judged_ms else 'not judged'}" for record in fit}
+    if len(fit) < len(plans):
+        there.add(f"{len(plans) - len(fit)} of another {NEEDS['trt']}")
+    return f"no accepted plan (there are: {', '.join(sorted(there)) or 'none'})"
 
 
 def _lack(engine: str, package: Package) -> str:

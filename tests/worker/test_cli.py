@@ -213,6 +213,7 @@ def test_check_connect_passes_when_all_is_there(tmp_path: Path, models: Path, bo
     create(bootstrap, good=2, good_scores=2, good_dead=2)
     ran = scorelane("check", "--connect", "--config", write_config(tmp_path, bootstrap, name="good"))
     assert (ran.returncode, ran.stderr) == (0, "")
+    assert ran.stdout.endswith(f"\n3 topics found at {bootstrap}, with partitions enough\n")
 
 
 def test_check_connect_without_a_broker_is_exit_code_1(tmp_path: Path, models: Path) -> None:

@@ -2,11 +2,16 @@
 
 from pathlib import Path
 
+import msgspec
 import pytest
+from click.testing import CliRunner
 
-from engines.package import write_package
+from engines import plans
+from engines.package import Package, write_package
 from schemas.spec import builtin
+from tests.engines.test_plans import put, record
 from tests.worker.test_cli import scorelane, write_config
+from worker.cli import cli
 from worker.cli.demo.worker_process import to_toml
 from worker.config import Config
 from worker.preflight import check_files, check_topics
@@ -63,11 +68,39 @@ def test_the_table_shows_chain_class_late_policy_and_segments(tmp_path: Path) ->
     assert "class 2 L2: weight 1, 1000 ms, at most 50/s a lane, then skip\n" in ran.stdout
 
 
+def test_the_table_is_not_cut_at_80_columns_in_a_pipe(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    ran = CliRunner().invoke(cli, ["check", "--config", str(config_file(tmp_path))], catch_exceptions=False)
+    (row,) = (line.split() for line in ran.stdout.splitlines() if "tips (msgpack)" in line)
+    assert row[-3:] == ["tips.scores", "(msgpack)", "tips.dead"]
+
+
 def test_a_table_without_any_of_it(tmp_path: Path) -> None:
     ran = scorelane("check", "--config", config_file(tmp_path))
     (row,) = (line for line in ran.stdout.splitlines() if "tips (msgpack)" in line)
     assert " ort > light " in row and " score " in row
     assert "class 1" not in ran.stdout
+
+
+@pytest.mark.parametrize(("field", "chain"), [("engine", "trt"), ("fallback", ["trt"])])
+def test_the_gpus_engine_needs_an_accepted_plan_of_this_model(
+    tmp_path: Path, models: Path, field: str, chain: object
+) -> None:
+    path = config_file(tmp_path, **{field: chain})
+
+    def problem() -> str:
+        return " ".join(str(one) for one in check_files(Config.load(path, {}), "w.toml").problems)
+
+    remedy = f"scorelane engine build {models}/tipping/1 --precision fp32 on the GPU machine"
+    assert problem() == f"w.toml: topics[tips].{field}: trt: no accepted plan (there are: none); {remedy}"
+    root = models / "tipping" / "1"
+    put(root, capability="8.6")
+    assert "(there are: 1 of another model.onnx); " in problem()
+    onnx = Package.open(root).manifest.files["model.onnx"]
+    mine = plans.write(root, msgspec.structs.replace(record(b"plan"), onnx_sha256=onnx), b"plan")
+    assert "(there are: 1 of another model.onnx, fp16 not judged); " in problem()
+    plans.judge(mine, accepted=True, report={})
+    assert problem() == ""
 
 
 def test_a_segments_package_is_opened(tmp_path: Path, models: Path) -> None:

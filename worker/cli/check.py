@@ -5,7 +5,7 @@ from pathlib import Path
 
 import click
 
-from worker.cli.client import config_option, partitions, quiet
+from worker.cli.client import config_option, partitions, quiet, table_width
 from worker.config import Config, ConfigError, TopicConfig
 from worker.errors import BrokerUnreachable
 
@@ -39,13 +39,15 @@ def check(config_path: Path | None, connect: bool, example: bool) -> int:
     checked = check_files(config, source)
     problems = list(checked.problems)
     unreachable: BrokerUnreachable | None = None
+    there: dict[str, int] | None = None
     # Without its certificates the connection would only fail a second time.
     if connect and not any(problem.key.startswith("kafka.") for problem in problems):
         from worker.cli.loop import run
 
         quiet()
         try:
-            problems += check_topics(config, source, run(partitions(config.kafka.client_args())))
+            there = run(partitions(config.kafka.client_args()))
+            problems += check_topics(config, source, there)
         except BrokerUnreachable as error:
             unreachable = error
     if problems:
@@ -53,6 +55,11 @@ def check(config_path: Path | None, connect: bool, example: bool) -> int:
     if unreachable:
         raise unreachable
     _show(config, {name: f"{package.name} {package.version}" for name, package in checked.packages.items()})
+    if there is not None:
+        named = {name for topic in config.topics for name in (topic.name, topic.scores, topic.dead_letters)}
+        named |= {config.alarms.topic} - {""}
+        topics = f"{len(named)} topics" if len(named) != 1 else "1 topic"
+        click.echo(f"{topics} found at {config.kafka.bootstrap_servers}, with partitions enough")
     return 0
 
 
@@ -84,7 +91,7 @@ def _show(config: Config, models: dict[str, str]) -> None:
             model = models[f"{topic.name}.{segment.name}"]
             table.add_row(f"  {segment.name} ({who} in {segment.tensor}[{segment.column}])", model, segment.engine)
     kafka = config.kafka
-    console = Console()
+    console = Console(width=table_width())
     console.print(table)
     for rank, item in enumerate(config.classes, 1):
         quota = f", at most {item.quota:g}/s a lane" if item.quota else ""

@@ -110,3 +110,11 @@ async def partitions_of(topic: str, args: Mapping[str, Any]) -> int:
         hint = f"did you mean {', '.join(close)}?" if close else "create it, or check the name"
         raise click.ClickException(f"{topic}: no such topic at {', '.join(args['bootstrap_servers'])}; {hint}")
     return known[topic]
+
+
+def table_width() -> int | None:
+    """Columns for a table: the terminal's own (None), but in a pipe or a file never too few for what it holds."""
+    import shutil
+    import sys
+
+    return None if sys.stdout.isatty() else max(120, shutil.get_terminal_size().columns)
