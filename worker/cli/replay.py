@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Literal
 
 import click
 
-from worker.cli.client import config_option
+from worker.cli.client import config_option, table_width
 
 if TYPE_CHECKING:
     from worker.config import Config, TopicConfig
@@ -68,7 +68,9 @@ class Share(click.ParamType[tuple[str, float]]):
 @click.command()
 @click.argument("trace", type=click.Path(path_type=Path, exists=True, dir_okay=False), required=False)
 @config_option
-@click.option("--topic", "name", help="Topic of the configuration to play.  [default: the trace's, or the only one]")
+@click.option(
+    "--topic", "name", help="Topic of the configuration to play.  [default: the trace's; with --rate the only one]"
+)
 @click.option("--speed", type=click.FloatRange(0.01, 1000.0), default=1.0, show_default=True, help="Times as fast.")
 @click.option("--clock", type=click.Choice(["simulated", "real"]), default="simulated", show_default=True)
 @click.option("--rate", type=click.FloatRange(0, min_open=True), help="Made-up events a second, instead of TRACE.")
@@ -127,7 +129,7 @@ def replay(
         played = read(trace) if trace is not None else None
     except (ValueError, OSError) as error:
         raise click.ClickException(str(error)) from error
-    topic = _topic(config, name or (played.topic if played is not None else None))
+    topic = _topic(config, name, played.topic if played is not None else None)
     if played is None:
         assert rate is not None
         played = _made_up(topic, rate, seconds, bursts, classes, partitions, seed)
@@ -155,13 +157,18 @@ def replay(
     return 1 if any(one.lost for one in report.classes) or report.duplicates else 0
 
 
-def _topic(config: "Config", name: str | None) -> "TopicConfig":
-    named = [topic for topic in config.topics if topic.name == name]
-    if named:
-        return named[0]
-    if len(config.topics) == 1:
+def _topic(config: "Config", name: str | None, recorded: str | None) -> "TopicConfig":
+    """The topic to play: the one of `--topic`, else the trace's own; made-up traffic needs no name for an only one."""
+    topics = {topic.name: topic for topic in config.topics}
+    wanted = name or recorded
+    if wanted is None and len(topics) == 1:
         return config.topics[0]
-    raise click.UsageError(f"--topic: give one of {', '.join(topic.name for topic in config.topics)}")
+    if wanted in topics:
+        return topics[wanted]
+    among = f"give one of {', '.join(topics)}"
+    if name or recorded is None:
+        raise click.UsageError(f"--topic{f' {name}' if name else ''}: {among}")
+    raise click.UsageError(f"the trace is of topic {recorded}, which the configuration has not: {among} with --topic")
 
 
 def _made_up(
@@ -207,7 +214,7 @@ def _show(report: "Report", paces: "dict[str, Pace]") -> None:
     from rich.console import Console
     from rich.table import Table
 
-    console = Console(soft_wrap=True)
+    console = Console(soft_wrap=True, width=table_width())
     table = Table(box=box.SIMPLE)
     for column in ("class", "events", "in time", "p50 ms", "p99 ms", "max ms", "primary", "missed", "lost"):
         table.add_column(column, justify="left" if column == "class" else "right")

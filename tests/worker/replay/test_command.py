@@ -71,6 +71,20 @@ def test_a_trace_is_played_at_a_speed(config: Path, tmp_path: Path) -> None:
     assert fast["classes"][0]["missed"] == 0
 
 
+def test_a_trace_of_another_topic_is_only_played_into_a_topic_that_is_named(config: Path, tmp_path: Path) -> None:
+    trace = make(Traffic(rate=50, seconds=0.2), "gifts", builtin("tipping"), "msgpack")
+    with TraceWriter(tmp_path / "t.jsonl", TraceHead(1, trace.topic, trace.partitions)) as writer:
+        for record in trace.records:
+            writer.write(record)
+    call = [tmp_path / "t.jsonl", "--config", config, *SERVICE]
+    refused = run(*call)
+    assert refused.exit_code == 2
+    said = "the trace is of topic gifts, which the configuration has not: give one of tips with --topic"
+    assert said in " ".join(refused.output.split())
+    assert report(*call, "--topic", "tips")["events"] == len(trace.records)
+    assert "--topic gifts: give one of tips" in run(*call, "--topic", "gifts").output
+
+
 def test_a_real_clock_takes_real_time_and_loses_nothing(config: Path) -> None:
     found = report("--config", config, "--rate", 100, "--seconds", 0.5, "--clock", "real")
     assert found["seconds"] > 0.3
