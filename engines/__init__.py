@@ -32,8 +32,9 @@ def load(kind: str, package: Package, *, threads: int = 1, max_batch: int = 1024
     try:
         create: Callable[..., Engine] = getattr(import_module(module), name)
     except ImportError as error:
+        install = "its libraries with pip install '.[gpu]'" if kind == "trt" else "the libraries that it needs"
         raise LoadError(
-            f"{package.path}: engine {kind!r}: {error}; install the libraries that it needs, or choose another engine"
+            f"{package.path}: engine {kind!r}: {error}; install {install}, or choose another engine"
         ) from error
     if kind in _THREADED:
         options["threads"] = threads

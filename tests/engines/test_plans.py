@@ -1,13 +1,16 @@
 """Plans in a model package: what is written is what is found, and the wrong plan is never chosen."""
 
+import sys
 from pathlib import Path
 
 import msgspec
 import pytest
 
-from engines import plans
+from engines import load, plans
 from engines.errors import LoadError
+from engines.package import write_package
 from engines.plans import Device, PlanFile, PlanRecord, Precision, Profile
+from schemas.spec import builtin
 
 
 def record(
@@ -58,6 +61,14 @@ def test_no_plan_for_this_build_names_build_capability_what_is_there_and_the_rem
         plans.choose(tmp_path, tensorrt="10.6.0", compute_capability="9.0")
     assert "TensorRT 10.6.0 on compute capability 9.0 (there are: 11.4.0 on 8.6)" in str(error.value)
     assert "scorelane engine build MODEL" in str(error.value)
+
+
+def test_without_tensorrt_the_extra_that_brings_it_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    files = {"spec.toml": builtin("tipping").dumps(), "model.onnx": b"onnx"}
+    package = write_package(tmp_path, name="m", version="1", kind="mlp", files=files)
+    monkeypatch.setitem(sys.modules, "engines.trt", None)  # importing it raises ImportError
+    with pytest.raises(LoadError, match=r"engine 'trt': .*; install its libraries with pip install '\.\[gpu\]', or"):
+        load("trt", package)
 
 
 def test_another_precision_is_no_substitute(tmp_path: Path) -> None:
