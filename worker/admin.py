@@ -66,7 +66,7 @@ class Admin:
             changed = self._receive(request.headers, body)
         except WebhookError as error:
             return web.Response(status=error.status, text=f"{error}\n")
-        return web.Response(text=f"{changed} alarms changed\n")
+        return web.Response(text=f"{changed} alarm{'' if changed == 1 else 's'} changed\n")
 
     async def _exposition(self, _: web.Request) -> web.Response:
         return web.Response(

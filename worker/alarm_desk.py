@@ -81,7 +81,15 @@ class AlarmDesk:
         raised, cleared = self._outside.apply(parse(body), now)
         for outside in raised:
             log.warning("alarm from outside raised: %s (model %s)", outside.alertname, outside.model or "all")
-            for topic in self._concerned(outside):
+            concerned = self._concerned(outside)
+            if not concerned:
+                log.warning(
+                    "alarm %s holds nothing back: no topic has the model %s of its label; topics and models are %s",
+                    outside.alertname,
+                    outside.model,
+                    ", ".join(f"{name} ({topic.chain.package.name})" for name, topic in self._topics.items()),
+                )
+            for topic in concerned:
                 for breakers in topic.chain.breakers.values():
                     breakers.hold(outside.name, now)
         for outside in cleared:

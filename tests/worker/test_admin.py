@@ -95,6 +95,8 @@ async def test_metrics_are_prometheus_text(site: Site) -> None:
 async def test_alarms_with_the_token_are_taken(site: Site) -> None:
     assert await site.post(BODY) == (200, "2 alarms changed\n")
     assert site.alarms == 2
+    one = json.dumps({"version": "4", "alerts": [ALERT]}).encode()
+    assert await site.post(one) == (200, "1 alarm changed\n")
 
 
 @pytest.mark.parametrize("token", [None, "wrong", ""])

@@ -144,6 +144,18 @@ async def test_a_webhook_may_name_a_topic_or_its_model(
         assert at.states() == states
 
 
+async def test_an_alarm_for_a_model_that_no_topic_has_is_told(
+    package: Package, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with desk(package, tmp_path) as at:
+        at.desk.receive(BEARER, payload(alertname="GpuHot", model="other"))
+        at.desk.receive(BEARER, payload(alertname="GpuHot", model="ranker", fingerprint="g"))
+    told = [message for message in caplog.messages if "holds nothing back" in message]
+    assert told == [
+        "alarm GpuHot holds nothing back: no topic has the model other of its label; topics and models are t (ranker)"
+    ]
+
+
 async def test_a_webhook_before_the_lanes_are_open_holds_them_when_they_open(package: Package, tmp_path: Path) -> None:
     async with desk(package, tmp_path, lanes=0) as at:
         at.desk.receive(BEARER, payload())
