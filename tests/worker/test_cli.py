@@ -17,6 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from engines.package import write_package
+from schemas.dead_letter import DeadLetter
 from schemas.decoder import Decoder
 from schemas.samples import rows
 from schemas.score import JsonScore, Score
@@ -299,6 +300,29 @@ def test_tail_reads_both_formats(tmp_path: Path, bootstrap: str) -> None:
     assert ran.stderr == "2 scores, 1 late, ort 50.0 %, light 50.0 %, 1 records that are no scores\n"
     ran = scorelane("tail", "mixed", "--bootstrap", bootstrap, "--from-beginning", "--max", 2)
     assert ran.stdout.splitlines()[1] == "tip-2  0.5000  tipping 1  light (hung)  late by 10 ms"
+
+
+def test_tail_shows_why_letters_are_dead(bootstrap: str) -> None:
+    create(bootstrap, letters=1)
+    letter = DeadLetter("decode", "byte 3:\nnot msgpack", "tips", 0, 7, 1000, b"tip-3", b"\xc1", [])
+    key, value, headers = letter.to_record(10_000)
+
+    async def publish() -> None:
+        from aiokafka import AIOKafkaProducer
+
+        producer = AIOKafkaProducer(bootstrap_servers=bootstrap)
+        await producer.start()
+        await producer.send_and_wait("letters", value, key=key, headers=headers)
+        await producer.stop()
+
+    asyncio.run(publish())
+    options = ["letters", "--bootstrap", bootstrap, "--from-beginning", "--max", 1]
+    assert scorelane("tail", *options).stdout.splitlines() == [
+        "tip-3  decode  byte 3:\\nnot msgpack",
+        "0 scores, 0 late, 1 dead letter",
+    ]
+    ran = scorelane("tail", *options, "--json")
+    assert json.loads(ran.stdout) == {"key": "tip-3", "reason": "decode", "detail": "byte 3:\nnot msgpack"}
 
 
 def test_tail_ends_with_its_totals_at_a_signal(bootstrap: str) -> None:

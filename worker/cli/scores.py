@@ -1,6 +1,7 @@
 """Reading score topics: whatever format a record has, and what a live view counts of them."""
 
 from collections import Counter, deque
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 import msgspec
@@ -25,6 +26,29 @@ class ScoreReader:
             return None
 
 
+class Dead(msgspec.Struct, frozen=True, kw_only=True):
+    """What a dead letter says of itself: a record that was not scored, and why."""
+
+    key: str | None
+    reason: str
+    detail: str
+
+
+def dead(key: bytes | None, headers: Iterable[tuple[str, bytes | None]]) -> Dead | None:
+    """The dead letter that the record of this key and these headers is, or None. Of equal headers the last one counts:
+    the worker's own come after those of the event."""
+    found = dict(headers)
+    reason, detail = found.get("scorelane.reason"), found.get("scorelane.detail")
+    if reason is None:
+        return None
+    text = None if key is None else _text(key)
+    return Dead(key=text, reason=_text(reason), detail=_text(detail or b""))
+
+
+def _text(raw: bytes) -> str:
+    return raw.decode(errors="backslashreplace")
+
+
 def to_json(score: Score) -> bytes:
     """One line of JSON with named fields, whatever format the score had."""
     return msgspec.json.encode(JsonScore(*(getattr(score, name) for name in Score.__struct_fields__)))
@@ -32,16 +56,22 @@ def to_json(score: Score) -> bytes:
 
 @dataclass(slots=True)
 class Tally:
-    """Counts of scores; `last` keeps the newest few."""
+    """Counts of scores and dead letters; `last` and `last_dead` keep the newest few."""
 
     scores: int = 0
     late: int = 0
     unreadable: int = 0
+    dead: int = 0
     engines: Counter[str] = field(default_factory=Counter)
     reasons: Counter[str] = field(default_factory=Counter)
+    last_dead: deque[Dead] = field(default_factory=lambda: deque(maxlen=10))
     last: deque[Score] = field(default_factory=lambda: deque(maxlen=10))
 
-    def add(self, score: Score | None) -> None:
+    def add(self, score: Score | Dead | None) -> None:
+        if isinstance(score, Dead):
+            self.dead += 1
+            self.last_dead.append(score)
+            return
         if score is None:
             self.unreadable += 1
             return
@@ -59,4 +89,5 @@ class Tally:
     def __str__(self) -> str:
         text = f"{self.scores} scores, {self.late} late"
         text += f", {self.engine_mix()}" if self.scores else ""
+        text += f", {self.dead} dead letter{'s' if self.dead != 1 else ''}" if self.dead else ""
         return text + (f", {self.unreadable} records that are no scores" if self.unreadable else "")

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import click
+import msgspec
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
 from rich.table import Table
@@ -14,7 +15,7 @@ from rich.text import Text
 
 from worker.cli.client import client_args, connection_options, partitions_of, quiet, started
 from worker.cli.loop import run_until_signal
-from worker.cli.scores import ScoreReader, Tally, to_json
+from worker.cli.scores import Dead, ScoreReader, Tally, dead, to_json
 
 REFRESH_S = 0.25
 
@@ -24,7 +25,7 @@ REFRESH_S = 0.25
 @connection_options
 @click.option("--json", "as_json", is_flag=True, help="One JSON object a line instead of the live table.")
 @click.option("--from-beginning", is_flag=True, help="Begin with the oldest scores, not with the next ones.")
-@click.option("--max", "most", type=click.IntRange(1), help="Stop after so many scores.")
+@click.option("--max", "most", type=click.IntRange(1), help="Stop after so many scores or dead letters.")
 def tail(
     topic: str,
     config_path: Path | None,
@@ -35,8 +36,8 @@ def tail(
 ) -> int:
     """Watch the scores of TOPIC (in msgpack or JSON): rate, engines, late ones and the last scores.
 
-    Reads all partitions outside of any group, so that it disturbs nobody. Without a terminal, one line for each score.
-    Ctrl-C ends it with the totals.
+    Of dead letters it shows key, reason and detail. Reads all partitions outside any group, so that it disturbs nobody.
+    Without a terminal, one line for each score. Ctrl-C ends it with the totals.
     """
     args = client_args(config_path, bootstrap)
     quiet()
@@ -73,9 +74,13 @@ async def _follow(
             consumer.assign([TopicPartition(topic, partition) for partition in range(count)])
             shown = begin
             while not stop.is_set():
-                left = None if most is None else most - tally.scores
+                left = None if most is None else most - tally.scores - tally.dead
                 polled = await consumer.getmany(timeout_ms=200, max_records=left)
-                scores = [reader.read(record.value) for records in polled.values() for record in records]
+                scores = [
+                    dead(record.key, record.headers) or reader.read(record.value)
+                    for records in polled.values()
+                    for record in records
+                ]
                 for score in scores:
                     tally.add(score)
                 if isinstance(view, _Plain):
@@ -83,7 +88,7 @@ async def _follow(
                 elif (now := time.monotonic()) - shown >= REFRESH_S:
                     shown = now
                     view.update(_table(topic, tally, now - begin), refresh=True)
-                if most is not None and tally.scores >= most:
+                if most is not None and tally.scores + tally.dead >= most:
                     break
 
 
@@ -101,7 +106,11 @@ class _Plain:
 
     def show(self, scores: list[Any]) -> None:
         for score in scores:
-            sys.stdout.write((to_json(score).decode() if self._as_json else line(score)) + "\n")
+            if isinstance(score, Dead):
+                text = msgspec.json.encode(score).decode() if self._as_json else dead_line(score)
+            else:
+                text = to_json(score).decode() if self._as_json else line(score)
+            sys.stdout.write(text + "\n")
         if scores:
             sys.stdout.flush()
 
@@ -111,6 +120,13 @@ def line(score: Any) -> str:
     engine = score.engine if score.reason is None else f"{score.engine} ({score.reason})"
     late = f"late by {-score.remaining_ms} ms" if score.late else f"{score.remaining_ms} ms left"
     return f"{score.key}  {score.score:.4f}  {score.model} {score.version}  {engine}  {late}"
+
+
+def dead_line(letter: Dead) -> str:
+    """One dead letter in one line."""
+    text = f"{'-' if letter.key is None else letter.key}  {letter.reason}  {letter.detail}"
+    # Whatever somebody sent: no line breaks, and nothing that steers a terminal.
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 
 def table(scores: list[Any]) -> Table:
@@ -133,4 +149,6 @@ def table(scores: list[Any]) -> Table:
 
 def _table(topic: str, tally: Tally, seconds: float) -> RenderableType:
     head = f"{topic}: {tally}, {tally.scores / seconds:.0f}/s over {seconds:.0f} s (Ctrl-C ends)"
-    return Group(Text(head, style="bold"), table(list(tally.last)))
+    letters = [Text(dead_line(letter), no_wrap=True, overflow="ellipsis") for letter in tally.last_dead]
+    scores = [table(list(tally.last))] if tally.scores or not letters else []
+    return Group(Text(head, style="bold"), *scores, *letters)
