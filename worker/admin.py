@@ -19,10 +19,11 @@ class Admin:
         *,
         live: Callable[[], list[str]],
         ready: Callable[[], list[str]],
-        receive: Callable[[Mapping[str, str], bytes], int],
+        receive: Callable[[Mapping[str, str], bytes], str],
         metrics: Metrics,
     ) -> None:
-        """`live` and `ready` give the reasons against; no reason is a yes. `receive` takes Alertmanager's webhook."""
+        """`live` and `ready` give the reasons against; no reason is a yes. `receive` takes Alertmanager's webhook and
+        gives what to answer."""
         self._host = host
         self._port = port
         self._live = live
@@ -63,10 +64,10 @@ class Admin:
     async def _alarms(self, request: web.Request) -> web.Response:
         body = await request.read()
         try:
-            changed = self._receive(request.headers, body)
+            answer = self._receive(request.headers, body)
         except WebhookError as error:
             return web.Response(status=error.status, text=f"{error}\n")
-        return web.Response(text=f"{changed} alarm{'' if changed == 1 else 's'} changed\n")
+        return web.Response(text=f"{answer}\n")
 
     async def _exposition(self, _: web.Request) -> web.Response:
         return web.Response(

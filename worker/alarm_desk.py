@@ -74,15 +74,17 @@ class AlarmDesk:
             )
         return changed
 
-    def receive(self, headers: Mapping[str, str], body: bytes) -> int:
-        """Alertmanager's webhook; how many alarms changed. Raises `WebhookError`."""
+    def receive(self, headers: Mapping[str, str], body: bytes) -> str:
+        """Alertmanager's webhook; the answer: how many changed, and models of no topic. Raises `WebhookError`."""
         self._authenticator.check(headers, body)
         now = self._clock.monotonic()
         raised, cleared = self._outside.apply(parse(body), now)
+        nobody: dict[str, None] = {}
         for outside in raised:
             log.warning("alarm from outside raised: %s (model %s)", outside.alertname, outside.model or "all")
             concerned = self._concerned(outside)
             if not concerned:
+                nobody[outside.model or ""] = None
                 log.warning(
                     "alarm %s holds nothing back: no topic has the model %s of its label; topics and models are %s",
                     outside.alertname,
@@ -94,7 +96,9 @@ class AlarmDesk:
                     breakers.hold(outside.name, now)
         for outside in cleared:
             self._release(outside, now)
-        return len(raised) + len(cleared)
+        count = len(raised) + len(cleared)
+        answer = f"{count} alarm{'' if count == 1 else 's'} changed"
+        return answer + "".join(f"; no topic has the model {model}" for model in nobody)
 
     def _release(self, outside: Outside, now: float) -> None:
         log.warning("alarm from outside cleared: %s (model %s)", outside.alertname, outside.model or "all")

@@ -235,7 +235,7 @@ class Service:
             metrics=metrics,
         )
 
-    def _receive(self, headers: Mapping[str, str], body: bytes) -> int:
+    def _receive(self, headers: Mapping[str, str], body: bytes) -> str:
         if self._alarms is None:
             raise WebhookError(503, "the worker is starting; send it again")
         return self._alarms.receive(headers, body)
