@@ -27,6 +27,8 @@ log = logging.getLogger("scorelane.consumer")
 
 MOST_RECORDS: Final = 16_384
 """Records of one poll. Best is all that the client has fetched: it fetches on only when nothing of it is left."""
+TURN_RECORDS: Final = 2048
+"""Records decoded without a turn of the loop, some 5 ms."""
 IDLE_POLL_MS: Final = 500
 """How long a poll waits for the first record."""
 IDLE_FETCH_WAIT_MS: Final = 500
@@ -202,18 +204,23 @@ class Consumer(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafka has
     async def _take_in(
         self, polled: Mapping[TopicPartition, Sequence[Record]], owned: Mapping[TopicPartition, Partition]
     ) -> None:
-        """A turn of the loop for each partition, so that its lane starts while the next one is decoded.
+        """A turn of the loop every `TURN_RECORDS`, so that lanes start while more is decoded; no more often, since what
+        the lanes publish in one turn goes to the brokers in one request.
 
         `owned` is the assignment at the moment of the poll. What was revoked since then is dropped, also where it was
         assigned again: it is delivered again.
         """
+        taken = 0
         for tp, records in polled.items():
             partition = self._partitions.get(tp)
             if partition is None or partition is not owned.get(tp) or not self._open:
                 continue
             partition.taken += len(records)
             self._topics[tp.topic].take_in(partition, records)
-            await asyncio.sleep(0)
+            taken += len(records)
+            if taken >= TURN_RECORDS:
+                taken = 0
+                await asyncio.sleep(0)
 
     async def _wait_for_room(self) -> None:
         try:
