@@ -115,8 +115,8 @@ def _show_latency(
         )
     console.print(
         f"added latency at {rate:,.0f} events of {size} bytes a second, {load:.0%} of the worker's throughput, open"
-        f" loop; budget {budget_ms:.0f} ms (p99 within it and less than 0.1 % missed are wanted). Added: from the broker's"
-        " append of an event to that of its score; the last two are p99 from the intended send time on"
+        f" loop; budget {budget_ms:.0f} ms (p99 within it and less than 0.1 % missed wanted). Added: from the append"
+        " of an event at the broker to that of its score; the last two are p99 from the intended send time on"
     )
     console.print(table)
     if max(latency.sent_p99_ms for latency in latencies.values()) > budget_ms / 2:
