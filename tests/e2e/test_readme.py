@@ -58,6 +58,6 @@ def test_the_commands_of_the_readme_lead_from_rows_to_scores(kafka: Client, tmp_
     assert ran.returncode == 0, ran.stdout + ran.stderr
     assert "criteo 1 (mlp) in models/criteo/1" in ran.stdout
     assert "200 events sent, 200 acknowledged, 0 failed" in ran.stdout
-    scores = [line for line in ran.stdout.splitlines() if "criteo 1  " in line]
+    scores = [line for line in ran.stdout.splitlines() if line.startswith("ads-") and "criteo 1  " in line]
     assert len({line.split()[0] for line in scores}) == 200
     assert "stopped" in ran.stderr, "the worker drained"
