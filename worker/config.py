@@ -95,6 +95,9 @@ class KafkaConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     """Time for one request; above `rebalance_timeout_ms`, since a join waits for all members."""
     fetch_max_wait_ms: Annotated[int, Meta(ge=1, le=10_000)] = 20
     """How long a broker holds back an empty answer. Higher costs less when idle and delays skewed partitions."""
+    fetch_linger_ms: Annotated[int, Meta(ge=0, le=10_000)] = 5
+    """How long a broker gathers records for one answer while they flow; at most a tenth of the smallest `budget_ms`.
+    Fewer requests for the brokers; a backlog and what comes one by one are not held back. 0: nothing is."""
     fetch_max_bytes: Positive = 16 << 20
     """Bytes of one answer of one broker."""
     max_partition_fetch_bytes: Positive = 1 << 20

@@ -39,7 +39,8 @@ def _times(config: Config) -> Iterator[Found]:
     yield from _below(config, "worker.drain_timeout_ms", "kafka.rebalance_timeout_ms", drain)
     join = "since a join is answered only when all members came"
     yield from _below(config, "kafka.rebalance_timeout_ms", "kafka.request_timeout_ms", join)
-    yield from _below(config, "kafka.fetch_max_wait_ms", "kafka.request_timeout_ms", "since a fetch is a request")
+    for wait in ("kafka.fetch_max_wait_ms", "kafka.fetch_linger_ms"):
+        yield from _below(config, wait, "kafka.request_timeout_ms", "since a fetch is a request")
     if kafka.heartbeat_interval_ms * 3 >= kafka.session_timeout_ms:
         limit = f"must be below a third of kafka.session_timeout_ms ({kafka.session_timeout_ms})"
         yield "kafka.heartbeat_interval_ms", str(kafka.heartbeat_interval_ms), limit, "lower it"

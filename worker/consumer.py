@@ -17,8 +17,9 @@ from worker.clock import Clock
 from worker.committer import Committer
 from worker.config import KafkaConfig, WorkerConfig
 from worker.errors import BrokerUnreachable, ConsumerFailed
-from worker.fetching import expelled, fetch_error, hold_back, keep_records_bare, position
+from worker.fetching import agree, expelled, fetch_error, keep_records_bare, position
 from worker.metrics import Metrics
+from worker.pacing import Pacing
 from worker.partition import Partition
 from worker.shutdown import bounded
 from worker.topic import Topic
@@ -31,10 +32,6 @@ TURN_RECORDS: Final = 2048
 """Records decoded without a turn of the loop, some 5 ms."""
 IDLE_POLL_MS: Final = 500
 """How long a poll waits for the first record."""
-IDLE_FETCH_WAIT_MS: Final = 500
-"""How long brokers hold back empty answers while nothing comes at all: 50 of them a second cost 4 % of a core. A record
-ends the wait at once. As soon as one partition has records `kafka.fetch_max_wait_ms` counts again, for the sake of the
-others."""
 PARTIAL_POLL_MS: Final = 20
 """The same while a full partition is left out, so that it is polled again soon after it has room."""
 REBIND_INTERVAL_S: Final = 5.0
@@ -73,7 +70,7 @@ class Consumer(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafka has
         self._open = self._stopping = self._taking_in = False
         self._from_end = kafka.auto_offset_reset == "latest"
         self._failure: BaseException | None = None
-        self._fetch_wait_ms = kafka.fetch_max_wait_ms
+        self._pacing = Pacing(kafka, (topic.config.budget_ms for topic in topics.values()))
         self._room = asyncio.Event()
         self.assigned_since: float | None = None
         """Monotonic second of the current assignment, None during a rebalance. An assignment may be empty."""
@@ -118,12 +115,12 @@ class Consumer(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafka has
             self._taking_in = bool(polled)
             self.last_poll = self._clock.monotonic()
             self._check_client()
-            idle = not polled and not partial
-            hold_back(self._consumer, max(self._fetch_wait_ms, IDLE_FETCH_WAIT_MS) if idle else self._fetch_wait_ms)
+            agree(self._consumer, self._pacing.after(sum(map(len, polled.values())), partial=partial))
             if polled:
                 # The client sends its next fetch only when its tasks have run: three turns of the loop.
                 for _ in range(3):
                     await asyncio.sleep(0)
+                agree(self._consumer, self._pacing.usual)
                 await self._take_in(polled, owned)
                 self._taking_in = False
 
@@ -277,12 +274,8 @@ class Consumer(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafka has
 
     def _positions(self) -> dict[TopicPartition, int]:
         self._reach()
-        positions = {}
-        for tp, partition in self._partitions.items():
-            offset = partition.ledger.next_offset
-            if offset is not None:
-                positions[tp] = offset
-        return positions
+        ends = ((tp, partition.ledger.next_offset) for tp, partition in self._partitions.items())
+        return {tp: end for tp, end in ends if end is not None}
 
     def _rebind(self, seconds: float) -> None:
         for name, topic in self._topics.items():

@@ -15,6 +15,7 @@ from aiokafka.record.default_records import _DefaultRecordBatchPy
 from aiokafka.record.memory_records import MemoryRecords
 
 from worker.config import KafkaConfig
+from worker.pacing import Terms
 
 BATCH_START: Final = struct.Struct(">qiib")
 """Of a batch of records: base offset, length of what follows the length, leader epoch, magic."""
@@ -52,9 +53,9 @@ def keep_records_bare(consumer: AIOKafkaConsumer) -> None:
     consumer._fetcher._records = _Results(consumer._fetcher._records)
 
 
-def hold_back(consumer: AIOKafkaConsumer, wait_ms: int) -> None:
-    """How long the brokers hold back empty answers from the next fetch on."""
-    consumer._fetcher._fetch_max_wait_ms = wait_ms
+def agree(consumer: AIOKafkaConsumer, terms: Terms) -> None:
+    """When the brokers answer, from the next fetch on."""
+    consumer._fetcher._fetch_min_bytes, consumer._fetcher._fetch_max_wait_ms = terms
 
 
 def fetch_error(consumer: AIOKafkaConsumer) -> BaseException | None:

@@ -11,11 +11,11 @@ from aiokafka import TopicPartition
 from engines.package import Package
 from tests.worker.chunks import Record
 from tests.worker.topics import Outbox, loaded, running_lanes
-from worker import consumer as module
 from worker.clock import SystemClock
 from worker.config import KafkaConfig, WorkerConfig
 from worker.consumer import Consumer
 from worker.metrics import Metrics
+from worker.pacing import IDLE_FETCH_WAIT_MS, Terms
 from worker.topic import Topic
 
 A, B = TopicPartition("t", 0), TopicPartition("t", 1)
@@ -27,17 +27,18 @@ class Fetcher:
     def __init__(self) -> None:
         self.error_future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.patient = asyncio.Event()
+        self.agreed: list[Terms] = []
         self._records: dict[TopicPartition, object] = {}
-        self._wait_ms = 20
+        self._fetch_min_bytes = 1
 
     @property
     def _fetch_max_wait_ms(self) -> int:
-        return self._wait_ms
+        return self.agreed[-1].wait_ms
 
     @_fetch_max_wait_ms.setter
     def _fetch_max_wait_ms(self, wait_ms: int) -> None:
-        self._wait_ms = wait_ms
-        if wait_ms == module.IDLE_FETCH_WAIT_MS:
+        self.agreed.append(Terms(self._fetch_min_bytes, wait_ms))
+        if wait_ms == IDLE_FETCH_WAIT_MS:
             self.patient.set()
 
 

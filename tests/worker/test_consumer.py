@@ -16,6 +16,7 @@ from worker import consumer as module
 from worker.config import KafkaConfig
 from worker.errors import BrokerUnreachable, ConsumerFailed
 from worker.fetching import client_of
+from worker.pacing import Terms
 
 
 @pytest.fixture(scope="module")
@@ -191,7 +192,22 @@ async def test_brokers_hold_back_answers_for_longer_while_nothing_comes(
             monkeypatch.setattr(module, "IDLE_POLL_MS", 10_000)
             at.client.polls.put_nowait({A: records(tips(1))})
             await at.outbox.scores(1)
-            assert at.client._fetcher._fetch_max_wait_ms == 20
+            assert at.client._fetcher.agreed[-1] == Terms(1, 20)
+
+
+async def test_only_the_fetch_after_records_that_came_together_gathers(package: Package) -> None:
+    async with member(package) as at:
+        await at.rebalance(A, B)
+        async with polling(at):
+            at.client.polls.put_nowait({A: records(tips(1))})
+            await at.outbox.scores(1)
+            at.client.polls.put_nowait({A: records(tips(1), 1), B: records(tips(1))})
+            await at.outbox.scores(3)
+            at.client.polls.put_nowait({B: records(tips(1), 1)})
+            await at.outbox.scores(4)
+    usual, gathering = Terms(1, 20), Terms(256 << 10, 5)
+    # Each poll sets the terms of the fetch after it, and those of the fetches that follow an empty answer.
+    assert at.client._fetcher.agreed == [usual, usual, gathering, usual, usual, usual]
 
 
 async def test_lag_is_known_where_the_client_knows_the_end(package: Package) -> None:
