@@ -194,6 +194,9 @@ class WorkerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     """A larger record becomes a dead letter."""
     commit_interval_ms: Milliseconds = 200
     """Time between commits of offsets whose scores are acknowledged."""
+    max_weights_bytes: Annotated[int, Meta(ge=0)] = 0
+    """Device memory for the weights of all engines of a process together, beside their sessions' buffers; more is an
+    error at the start. 0: what the devices have."""
     drain_timeout_ms: Milliseconds = 10_000
     """Time to finish what was taken in, at a stop and when partitions are given up."""
     publish_timeout_ms: Milliseconds = 30_000
