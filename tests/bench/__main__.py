@@ -1,29 +1,27 @@
 """Measurements on a real Kafka, printed as ratios: `python -m tests.bench [--quick]`.
 
 Throughput: a worker with the light model on one CPU, beside the raw loop (tests/bench/raw.py) on the same CPU with the
-same events, model, scores and acknowledgements; the broker has the other CPU. Runs are interleaved, medians are shown.
-Latency: an open loop at 30 % of the worker's throughput, from each event's intended send time to its score's append.
+same events, model, scores and acknowledgements; the broker has the others. Runs are interleaved, medians are shown.
+Latency: an open loop at 30 % of the worker's throughput, from the append of each event to that of its score.
 
 `python -m tests.bench rules` compares batching rules, `python -m tests.bench pressure` shows what faults cost: both in
-simulated time and without Kafka.
+simulated time and without Kafka. `python -m tests.bench.paths` compares engines.
 """
 
 import argparse
-import os
 import sys
-import tempfile
-from pathlib import Path
 from statistics import median
 
+import msgspec
 from rich.console import Console
 from rich.table import Table
 
+from schemas.event import AdEvent
 from tests.bench import pressure, rules
-from tests.bench.events import SIZES, package, preload
-from tests.bench.runs import OTHER_CPU, PARTITIONS, Bench, Kind, Latency, Settings, Throughput
-from tests.kafka import jars
-from tests.kafka.broker import Broker
-from tests.kafka.client import Client
+from tests.bench.bed import Bed, bed, unfit
+from tests.bench.events import POOL, SIZES, events, package, preload
+from tests.bench.latency import Latency, save_events
+from tests.bench.runs import PARTITIONS, Bench, Kind, Settings, Throughput
 
 KINDS: tuple[Kind, Kind] = ("raw", "worker")
 
@@ -33,33 +31,20 @@ def main() -> int:
     if simulated is not None:
         return simulated(sys.argv[2:])
     options = _options()
-    if reason := jars.missing():
+    if reason := unfit():
         print(f"bench: {reason}", file=sys.stderr)
         return 2
-    if len(os.sched_getaffinity(0)) < 2:
-        print("bench: two CPUs are needed, one for the worker and one for the broker", file=sys.stderr)
-        return 2
-    os.sched_setaffinity(0, {int(OTHER_CPU)})
-    broker = Broker(heap_mb=1024, cpus=OTHER_CPU, quick_start=False)
-    try:
-        broker.start()
-        client = Client(broker.bootstrap)
-        try:
-            with tempfile.TemporaryDirectory(prefix="scorelane-bench-") as directory:
-                _measure(client, Path(directory), options)
-        finally:
-            client.close()
-    finally:
-        broker.close()
+    with bed() as ready:
+        _measure(ready, options)
     return 0
 
 
-def _measure(kafka: Client, directory: Path, options: argparse.Namespace) -> None:
+def _measure(bed: Bed, options: argparse.Namespace) -> None:
     console = Console()
-    kafka.warm_up()
+    kafka = bed.kafka
     kafka.create_topic("bench.dead")
-    bench = Bench(kafka, directory, Settings(options.max_batch, options.lanes, options.budget_ms))
-    packages = {size: package(directory, size).path for size in options.sizes}
+    bench = Bench(bed, Settings(options.max_batch, options.lanes, options.budget_ms))
+    packages = {size: package(bed.directory, size).path for size in options.sizes}
     actual = {size: preload(kafka, f"events-{size}", PARTITIONS, size, options.events) for size in options.sizes}
     rates: dict[tuple[Kind, int], list[Throughput]] = {(kind, size): [] for kind in KINDS for size in options.sizes}
     for repeat in range(options.repeats):
@@ -70,9 +55,11 @@ def _measure(kafka: Client, directory: Path, options: argparse.Namespace) -> Non
     _show_throughput(console, rates, actual)
     if options.seconds > 0:
         size = 528 if 528 in options.sizes else options.sizes[0]
+        rows = [list(msgspec.structs.asdict(event).values()) for event in events(size, POOL)]
+        file = save_events(bed.directory / "events", rows, due_field=list(AdEvent.__struct_fields__).index("time_ms"))
         worker = median(run.events_per_s for run in rates["worker", size])
         for rate in options.rate or [0.3 * worker]:
-            latencies = {kind: bench.latency(kind, size, packages[size], rate, options.seconds) for kind in KINDS}
+            latencies = {kind: bench.latency(kind, file, packages[size], rate, options.seconds) for kind in KINDS}
             _show_latency(console, latencies, size, rate, rate / worker, options.budget_ms)
 
 
@@ -127,9 +114,9 @@ def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m tests.bench", description="Measurements, printed as ratios.")
     parser.add_argument("--quick", action="store_true", help="fewer events and repetitions, for a first look")
     parser.add_argument("--sizes", type=int, nargs="+", choices=SIZES, default=list(SIZES), help="bytes of an event")
-    parser.add_argument("--events", type=int, default=400_000, help="events of one throughput run")
-    parser.add_argument("--repeats", type=int, default=5, help="runs of each kind and size")
-    parser.add_argument("--seconds", type=float, default=10.0, help="length of a latency run, 0 for none")
+    parser.add_argument("--events", type=int, help="events of one throughput run [400,000; quick: 100,000]")
+    parser.add_argument("--repeats", type=int, help="runs of each kind and size [5; quick: 1]")
+    parser.add_argument("--seconds", type=float, help="length of a latency run, 0 for none [10; quick: 5]")
     parser.add_argument(
         "--rate",
         type=float,
@@ -140,8 +127,10 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--lanes", type=int, default=4)
     parser.add_argument("--budget-ms", type=float, default=50.0)
     options = parser.parse_args()
-    if options.quick:
-        options.events, options.repeats, options.seconds = 100_000, 1, 5.0
+    usual = (100_000, 1, 5.0) if options.quick else (400_000, 5, 10.0)
+    for name, value in zip(("events", "repeats", "seconds"), usual, strict=True):
+        if getattr(options, name) is None:
+            setattr(options, name, value)
     return options
 
 

@@ -1,24 +1,27 @@
-"""Ad events of a given size in bytes, the model that scores them, and a topic full of them."""
+"""Ad events of a given size in bytes and the model that scores them, events of any spec, and a topic full of events."""
 
 import asyncio
 import random
 import time
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import numpy as np
 
 from engines.package import Package
+from schemas.encoder import Encoder
 from schemas.event import AdEvent
 from schemas.spec import ModelSpec
 from tests.kafka.client import Client
-from tests.models import tiny_package
+from tests.models import random_batch, tiny_package
 
 SIZES = {200: (24, 4, 10), 528: (72, 4, 44), 1024: (140, 26, 78)}
 """Bytes of an event -> its numbers, categories and steps of the sequence."""
 
 IDS = 1000
-_POOL = 4096
+POOL = 4096
+"""Distinct events, sent in turn."""
 _BATCH_BYTES = 256 << 10
 
 
@@ -58,11 +61,25 @@ def events(size: int, count: int, seed: int = 0) -> list[AdEvent]:
     ]
 
 
+def random_events(spec: ModelSpec, count: int) -> list[dict[str, Any]]:
+    """Valid events of a custom spec in its map layout, without key and times: random rows, as they are on the wire."""
+    encode = Encoder(spec, "msgpack").encode
+    columns: dict[str, Any] = {}
+    for tensor, values in random_batch(spec, count).items():
+        flat, start = values.reshape(count, -1), 0
+        for feature in spec.by_tensor[tensor]:
+            column = flat[:, start : start + feature.size].tolist()
+            columns[feature.field] = column if feature.shape else [item for (item,) in column]
+            start += feature.size
+    rows = (dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True))
+    return [msgspec.msgpack.decode(encode(row)) for row in rows]
+
+
 def preload(kafka: Client, topic: str, partitions: int, size: int, count: int) -> float:
     """Create a topic with `count` events; the mean size of an event in bytes."""
     kafka.create_topic(topic, partitions)
     encode = msgspec.msgpack.Encoder().encode
-    pool = [encode(event) for event in events(size, min(count, _POOL))]
+    pool = [encode(event) for event in events(size, min(count, POOL))]
 
     async def fill() -> None:
         producer = kafka.producer

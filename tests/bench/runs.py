@@ -1,26 +1,23 @@
-"""One measured run: the worker or the raw loop on one CPU, the broker and everything else on another."""
+"""One measured run: the worker or the raw loop on one CPU, the broker and everything else on others."""
 
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from operator import attrgetter
 from pathlib import Path
 from typing import Literal, Protocol
 
-import msgspec
-import numpy as np
 import psutil
 from aiokafka import AIOKafkaConsumer, TopicPartition
-from numpy.typing import NDArray
 
-from schemas.score import Score
-from tests.kafka.client import Client
+from tests.bench.bed import Bed
+from tests.bench.latency import Latency, latency, offer, waits
 from tests.kafka.process import Process, wait_until
 from tests.kafka.worker import Configuration, Section, Worker
 
 Kind = Literal["worker", "raw"]
 PARTITIONS = 4
-WORKER_CPU, OTHER_CPU = "0", "1"
 
 
 class Running(Protocol):
@@ -42,26 +39,10 @@ class Throughput:
     """Processor time of the measured process per event."""
 
 
-@dataclass(frozen=True)
-class Latency:
-    """Added by the worker: from the broker's append of the event to its append of the score, in whole milliseconds."""
-
-    p50_ms: float
-    p99_ms: float
-    p999_ms: float
-    missed: float
-    """Share of the events whose scores came after the budget."""
-    events: int
-    whole_p99_ms: float
-    """From the intended send time to the append of the score."""
-    sent_p99_ms: float
-    """From the intended send time to the acknowledgement of the event: before the worker could begin."""
-
-
 class Bench:
-    def __init__(self, kafka: Client, directory: Path, settings: Settings) -> None:
-        self._kafka = kafka
-        self._directory = directory
+    def __init__(self, bed: Bed, settings: Settings) -> None:
+        self._bed = bed
+        self._kafka = bed.kafka
         self._settings = settings
         self._runs = 0
 
@@ -78,58 +59,27 @@ class Bench:
         first, last, in_first = self._kafka.run(self._appended(scores))
         return Throughput((count - in_first) / max((last - first) / 1000, 1e-3), cpu_s / (count - seen) * 1e6)
 
-    def latency(self, kind: Kind, size: int, package: Path, rate: float, seconds: float) -> Latency:
-        """Offer `rate` events a second, whatever comes back, and see when each score is in the broker."""
+    def latency(self, kind: Kind, events: Path, package: Path, rate: float, seconds: float) -> Latency:
+        """Offer `rate` events a second and see when each score is in the broker."""
         topic = self._kafka.create_topic(self._name("load"), PARTITIONS, message_timestamp_type="LogAppendTime")
         scores = self._score_topic()
         with self._start(kind, topic, scores, package, deadline="timestamp"):
-            command = [
-                *("taskset", "-c", OTHER_CPU, sys.executable, "-m", "tests.bench.load"),
-                *(self._kafka.bootstrap, topic, str(PARTITIONS), str(size), str(rate), str(seconds)),
-            ]
-            load = Process(command, self._directory / f"load-{self._runs}.log")
-            try:
-                assert load.wait(seconds + 60) == 0, load.tail()
-                sent_p99_ms = float(load.tail().split()[-1])
-            finally:
-                load.kill()
-            wait_until(lambda: self._kafka.size(scores) >= self._kafka.size(topic), "all scores")
-        added, whole = self._waits(topic, scores).T
-        p50, p99, p999 = np.percentile(added, (50, 99, 99.9))
-        missed = float((added > self._settings.budget_ms).mean())
-        whole_p99 = float(np.percentile(whole, 99))
-        return Latency(float(p50), float(p99), float(p999), missed, len(added), whole_p99, sent_p99_ms)
-
-    def _waits(self, topic: str, scores: str) -> NDArray[np.int64]:
-        """[n, 2]: milliseconds of each event's score from the event's append in the broker, and from when it was due.
-
-        Without the first fifth: connections, the first batches and caches are in it.
-        """
-        decode = msgspec.msgpack.Decoder(Score).decode
-        appended = {(record.partition, record.offset): record.timestamp for record in self._kafka.read_all(topic)}
-        rows = [
-            (score.event_time_ms, record.timestamp - appended[score.partition, score.offset], record.timestamp)
-            for record in self._kafka.read_all(scores)
-            if record.value is not None
-            for score in (decode(record.value),)
-        ]
-        table = np.array(rows, dtype=np.int64)
-        due = table[:, 0]
-        table[:, 2] -= due
-        waits: NDArray[np.int64] = table[due >= due.min() + 0.2 * np.ptp(due), 1:]
-        return waits
+            offered = offer(self._bed, topic, scores, events, rate, seconds)
+        table = waits(self._kafka, topic, scores, attrgetter("event_time_ms"))
+        return latency(table, offered, self._settings.budget_ms)
 
     @contextmanager
     def _start(self, kind: Kind, topic: str, scores: str, package: Path, *, deadline: str) -> Iterator[Running]:
         if kind == "worker":
-            worker = Worker(self._config(topic, scores, package, deadline), self._directory, scores, WORKER_CPU)
+            config = self._config(topic, scores, package, deadline)
+            worker = Worker(config, self._bed.directory, scores, self._bed.cpus.worker)
             try:
                 yield worker.wait_ready()
             finally:
                 worker.sigkill()
         else:
-            command = ["taskset", "-c", WORKER_CPU, sys.executable, "-m", "tests.bench.raw"]
-            raw = Process([*command, self._kafka.bootstrap, topic, scores, str(package)], self._directory / scores)
+            command = ["taskset", "-c", self._bed.cpus.worker, sys.executable, "-m", "tests.bench.raw"]
+            raw = Process([*command, self._kafka.bootstrap, topic, scores, str(package)], self._bed.directory / scores)
             try:
                 wait_until(lambda: self._kafka.members(scores) == 1, f"the raw loop joins\n{raw.tail()}")
                 yield raw
