@@ -17,13 +17,14 @@ KINDS: Final = {
 }
 """Kind, as configured and as it stands in each score, to module and class. Modules are imported when asked for."""
 
-_THREADED: Final = ("ort", "trees")
+THREADED: Final = ("ort", "trees")
+"""Kinds with a thread pool."""
 
 
 def load(kind: str, package: Package, *, threads: int = 1, max_batch: int = 1024, **options: Any) -> Engine:
     """The engine of this kind for a package, checked and warm.
 
-    `threads` counts for the kinds that have a thread pool (ort, trees); `options` go to the engine's constructor.
+    `threads` counts for the kinds of `THREADED`; `options` go to the engine's constructor.
     Raises `LoadError`.
     """
     if kind not in KINDS:
@@ -36,6 +37,6 @@ def load(kind: str, package: Package, *, threads: int = 1, max_batch: int = 1024
         raise LoadError(
             f"{package.path}: engine {kind!r}: {error}; install {install}, or choose another engine"
         ) from error
-    if kind in _THREADED:
+    if kind in THREADED:
         options["threads"] = threads
     return create(package, max_batch=max_batch, **options)

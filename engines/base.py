@@ -51,6 +51,9 @@ class Engine(Protocol):
     """True when a batch takes well under a millisecond and cannot hang, so that it may run on the caller's own thread:
     a hop to another thread and back costs more than the batch."""
 
+    device_bytes: int
+    """Device memory that the weights take, without the sessions; 0 on the CPU."""
+
     def open_session(self) -> Session:
         """A new session, warm: its first `submit` costs what later ones cost. Raises `LoadError`, `OutOfMemory`."""
 

@@ -2,24 +2,75 @@
 
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Hashable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
-from typing import Protocol
+from collections.abc import Callable
+from contextlib import ExitStack
+from pathlib import Path
+from types import TracebackType
+from typing import NamedTuple
 
 from engines.base import Engine
-from engines.errors import OutOfMemory
+from engines.errors import LoadError, OutOfMemory
 
 
-class DeviceEngine(Engine, Protocol):
-    device_bytes: int
-    """Device memory that the engine's weights take, without its sessions."""
+class EngineKey(NamedTuple):
+    """What two users must have in common to share an engine."""
+
+    kind: str
+    path: Path
+    """Of the package, resolved."""
+    digest: str
+    """Of the package's manifest: what lies at the path now may be another one than before."""
+    options: tuple[tuple[str, object], ...]
+    """What the kind is loaded with, sorted."""
+
+    def __str__(self) -> str:
+        return f"{self.kind} of {self.path}"
 
 
-@dataclass(slots=True)
 class _Held:
-    engine: DeviceEngine
-    leases: int = 0
+    __slots__ = ("engine", "leases")
+
+    def __init__(self, engine: Engine) -> None:
+        self.engine = engine
+        self.leases: set[Lease] = set()
+
+
+class Lease:
+    """Keeps an engine loaded from `open` to `close`. Made by `EngineCache.lease`; a context manager."""
+
+    def __init__(self, cache: "EngineCache", key: EngineKey, load: Callable[[], Engine]) -> None:
+        self._cache = cache
+        self._key = key
+        self._load = load
+        self._held: _Held | None = None
+        self._closed = False
+
+    def open(self) -> Engine:
+        """The engine, loaded if need be; blocks meanwhile and while others load.
+
+        Idle engines make room: one after another while `load` runs out of memory, then until the total fits. Raises
+        what `load` raises, `OutOfMemory` when the leased engines alone exceed the cache's bound, and `LoadError` when
+        the lease was closed in the meantime.
+        """
+        self._held = self._cache.take(self, self._key, self._load)
+        # `close` looks in the reverse order, so that one of the two sees the other.
+        if self._closed:
+            self.close()
+            raise LoadError(f"{self._key}: nobody waits for the engine any more")
+        return self._held.engine
+
+    def close(self) -> None:
+        """The engine may go; no session of it may be open. Waits for nothing, not for an `open` on another thread
+        either, which then raises. Idempotent."""
+        self._closed = True
+        if self._held is not None:
+            self._held.leases.discard(self)
+
+    def __enter__(self) -> Engine:
+        return self.open()
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.close()
 
 
 class EngineCache:
@@ -29,59 +80,51 @@ class EngineCache:
     lock: two callers that want the same engine get one, and loads do not compete for memory.
     """
 
-    def __init__(self, max_bytes: int) -> None:
-        self.max_bytes = max_bytes
-        self._lock = threading.RLock()
-        self._held: OrderedDict[Hashable, _Held] = OrderedDict()
+    def __init__(self, max_bytes: int = 0, *, setting: str = "max_bytes") -> None:
+        """`max_bytes` 0: no bound but the device's. `setting` is what the user knows the bound by."""
+        self._max_bytes = max_bytes
+        self._setting = setting
+        self._lock = threading.Lock()
+        self._held: OrderedDict[EngineKey, _Held] = OrderedDict()
 
-    @property
-    def device_bytes(self) -> int:
-        """Bytes of the engines loaded now."""
-        return sum(held.engine.device_bytes for held in self._held.values())
+    def lease(self, key: EngineKey, load: Callable[[], Engine]) -> Lease:
+        """For the engine of this key, which `load` loads where it is not there."""
+        return Lease(self, key, load)
 
-    def keys(self) -> list[Hashable]:
-        """Loaded engines, least recently used first."""
-        return list(self._held)
-
-    @contextmanager
-    def lease(self, key: Hashable, load: Callable[[], DeviceEngine]) -> Iterator[DeviceEngine]:
-        """The engine of this key, loaded with `load` if need be, kept until the block ends.
-
-        Idle engines make room: one after another while `load` runs out of memory, then until the total fits. Raises
-        what `load` raises, and `OutOfMemory` when the leased engines alone exceed `max_bytes`.
-        """
-        held = self._take(key, load)
-        try:
-            yield held.engine
-        finally:
-            with self._lock:
-                held.leases -= 1
+    def loaded(self) -> list[tuple[EngineKey, int]]:
+        """Key and device bytes of each loaded engine, least recently used first."""
+        return [(key, held.engine.device_bytes) for key, held in self._held.copy().items()]
 
     def close(self) -> None:
-        """Unload every idle engine."""
-        with self._lock:
-            while self._evict_one():
-                pass
+        """Unload all engines, unless one is leased still: its session hangs, and to free memory of the same device
+        would wait for it."""
+        with self._lock, ExitStack() as unloading:
+            if not any(held.leases for held in self._held.values()):
+                for held in self._held.values():
+                    unloading.callback(held.engine.close)
+                self._held.clear()
 
-    def _take(self, key: Hashable, load: Callable[[], DeviceEngine]) -> _Held:
+    def take(self, lease: Lease, key: EngineKey, load: Callable[[], Engine]) -> _Held:
+        """For `Lease.open`."""
         with self._lock:
             held = self._held.get(key)
             if held is None:
                 held = self._held[key] = _Held(self._load(load))
             self._held.move_to_end(key)
-            held.leases += 1
-            while self.device_bytes > self.max_bytes and self._evict_one():
+            held.leases.add(lease)
+            while self._exceeded() and self._evict_one():
                 pass
-            if (total := self.device_bytes) > self.max_bytes:
+            if self._exceeded():
                 del self._held[key]
+                total = self._device_bytes() + held.engine.device_bytes
                 held.engine.close()
                 raise OutOfMemory(
-                    f"{key}: the engines in use would take {total} of {self.max_bytes} bytes; raise the limit, or "
-                    "stop a topic that uses another model"
+                    f"{key}: with it, the weights in use would take {total} bytes of device memory, {self._setting} "
+                    f"allows {self._max_bytes}; raise {self._setting}, or serve fewer models or a smaller one"
                 )
             return held
 
-    def _load(self, load: Callable[[], DeviceEngine]) -> DeviceEngine:
+    def _load(self, load: Callable[[], Engine]) -> Engine:
         while True:
             try:
                 return load()
@@ -89,9 +132,15 @@ class EngineCache:
                 if not self._evict_one():
                     raise
 
+    def _exceeded(self) -> bool:
+        return 0 < self._max_bytes < self._device_bytes()
+
+    def _device_bytes(self) -> int:
+        return sum(held.engine.device_bytes for held in self._held.values())
+
     def _evict_one(self) -> bool:
         for key, held in self._held.items():
-            if held.leases == 0:
+            if not held.leases:
                 del self._held[key]
                 held.engine.close()
                 return True

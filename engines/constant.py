@@ -15,6 +15,7 @@ class ConstantEngine:
     """Scores every row with `value`, by default the share of positive labels that training left in the manifest."""
 
     inline = True
+    device_bytes = 0
 
     def __init__(self, package: Package, *, value: float | None = None, max_batch: int = 1024) -> None:
         """Raises `LoadError` when there is no value or it is not finite."""

@@ -55,6 +55,7 @@ class LightEngine:
     """`light.npz` of a package. The weights are shared; each session has its own scratch memory."""
 
     inline = True
+    device_bytes = 0
 
     def __init__(self, package: Package, *, max_batch: int = 1024) -> None:
         """Raises `LoadError` when the file is missing or its arrays do not fit the spec."""

@@ -21,6 +21,7 @@ class OrtEngine:
     """One ONNX file of a package. Sessions share its weights; `run` leaves the GIL, so lanes overlap."""
 
     inline = False
+    device_bytes = 0
 
     def __init__(
         self,

@@ -79,6 +79,11 @@ class Package:
     def version(self) -> str:
         return self.manifest.version
 
+    @property
+    def digest(self) -> str:
+        """sha256, hexadecimal, of what the manifest says: two packages with the same one are the same model."""
+        return hashlib.sha256(msgspec.json.encode(self.manifest, order="sorted")).hexdigest()
+
     def has(self, name: str) -> bool:
         """True when the manifest lists the file."""
         return name in self.manifest.files

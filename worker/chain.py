@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, ExitStack
+from functools import partial
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import engines
 from engines.base import Engine
+from engines.cache import EngineCache, EngineKey, Lease
 from engines.errors import EngineError, LoadError
 from engines.package import Package
 from worker.breaker import Transition
@@ -39,7 +41,9 @@ class _Shared(NamedTuple):
 class Chain:
     """Each lane has a station of the primary engine of its own; every other engine has one that all lanes share.
 
-    Everything that is opened is closed by `stack`.
+    Engines are leased from the process's cache, so that topics and segments with the same package, kind and options
+    share one. Everything that is opened is closed by `stack`: the sessions, then the leases. Where a session was left
+    behind hung the leases stay, since to unload under it could hang too.
     """
 
     def __init__(
@@ -49,6 +53,7 @@ class Chain:
         metrics: Metrics,
         clock: Clock,
         stack: AsyncExitStack,
+        cache: EngineCache,
         opener: Opener,
     ) -> None:
         self.package: Package
@@ -57,10 +62,13 @@ class Chain:
         """By engine; the last one of the chain has none."""
         self._topic = topic
         self._stack = stack
+        self._cache = cache
+        self._leases = ExitStack()
         self._clock = clock
         self._opener = opener
         self._kinds = list(dict.fromkeys((topic.engine, *topic.fallback)))
         self._primary: Engine | None = None
+        self._stations: list[Station] = []
         self._cold: list[Station] = []
         self._shared: list[_Shared] = []
         self._segments: list[_Shared] = []
@@ -70,6 +78,7 @@ class Chain:
     async def load(self) -> None:
         """Verify the packages and load the engines, the primary too unless it may come later. Raises `LoadError`."""
         topic = self._topic
+        self._stack.callback(self._end_leases)
         self.package = await asyncio.to_thread(Package.open, Path(topic.model))
         for kind in self._kinds[1:]:
             self._shared.append(await self._in_service(kind, self.package, kind, f"{topic.name}-{kind}"))
@@ -80,12 +89,12 @@ class Chain:
             station = f"{topic.name}-{segment.name}"
             self._segments.append(await self._in_service(segment.engine, package, segment.engine_name, station))
         if topic.cold_start == "wait":
-            self._primary = await self._engine(self._kinds[0], self.package)
+            lease = self._lease(self._kinds[0], self.package)
+            self._primary = await asyncio.to_thread(lease.open)
 
     async def open_lane(self, lane: str) -> tuple[Station, list[Tier], list[Tier]]:
         """The lane's station of the primary engine, its chain, and the segments' engines. Raises `EngineError`."""
-        station = Station(lane, self._opener, self._clock)
-        self._stack.push_async_callback(station.close, CLOSE_S)
+        station = self._station(lane)
         if self._primary is not None:
             await station.open(self._primary, self.package.spec.tensors, self._topic.max_batch)
         else:
@@ -99,30 +108,47 @@ class Chain:
         """Load the primary engine that was left cold and open every lane's session. A failure leaves the fallbacks."""
         if not self._cold:
             return
+        lease = self._lease(self._kinds[0], self.package)
         try:
-            engine = await self._engine(self._kinds[0], self.package)
+            engine = await asyncio.to_thread(lease.open)
             for station in self._cold:
                 await station.open(engine, self.package.spec.tensors, self._topic.max_batch)
         except EngineError as error:
+            if not any(station.warm for station in self._cold):
+                lease.close()
             log.error("topic %s: the primary engine stays cold, fallbacks answer: %s", self._topic.name, error)
         else:
             log.info("topic %s: the primary engine %s is warm", self._topic.name, self._kinds[0])
 
     async def _in_service(self, kind: str, package: Package, name: str, station: str) -> _Shared:
-        engine = await self._engine(kind, package)
-        shared = Station(station, self._opener, self._clock)
-        self._stack.push_async_callback(shared.close, CLOSE_S)
+        lease = self._lease(kind, package)
+        engine = await asyncio.to_thread(lease.open)
+        shared = self._station(station)
         await shared.open(engine, package.spec.tensors, self._topic.max_batch)
         return _Shared(name, package, shared)
 
-    async def _engine(self, kind: str, package: Package) -> Engine:
+    def _station(self, name: str) -> Station:
+        station = Station(name, self._opener, self._clock)
+        self._stations.append(station)
+        self._stack.push_async_callback(station.close, CLOSE_S)
+        return station
+
+    def _lease(self, kind: str, package: Package) -> Lease:
+        """For as long as the chain lives. `open` it on a thread: it raises `LoadError`, `OutOfMemory`."""
         topic = self._topic
-        options = {"device": int(topic.device) if topic.device.isdigit() else topic.device} if kind == "trt" else {}
-        engine = await asyncio.to_thread(
-            engines.load, kind, package, threads=topic.threads, max_batch=topic.max_batch, **options
-        )
-        self._stack.push_async_callback(asyncio.to_thread, engine.close)
-        return engine
+        options: dict[str, Any] = {"max_batch": topic.max_batch}
+        if kind in engines.THREADED:
+            options["threads"] = topic.threads
+        if kind == "trt":
+            options["device"] = int(topic.device) if topic.device.isdigit() else topic.device
+        key = EngineKey(kind, package.path.resolve(), package.digest, tuple(sorted(options.items())))
+        lease = self._cache.lease(key, partial(engines.load, kind, package, **options))
+        self._leases.callback(lease.close)
+        return lease
+
+    def _end_leases(self) -> None:
+        if not any(station.left_behind for station in self._stations):
+            self._leases.close()
 
     def _tier(self, name: str, package: Package, station: Station, lane: str) -> Tier:
         breakers = self.breakers.get(name)

@@ -7,13 +7,16 @@ import gc
 import logging
 import signal
 import sys
+from collections import Counter
 from collections.abc import Mapping
 from contextlib import AsyncExitStack
 
+from engines.cache import EngineCache
 from engines.errors import EngineError
 from worker.admin import Admin
 from worker.alarm_desk import AlarmDesk
 from worker.breaker import State
+from worker.chain import CLOSE_S
 from worker.clock import Clock, SystemClock
 from worker.config import Config
 from worker.consumer import Consumer
@@ -22,7 +25,7 @@ from worker.fetching import client_of
 from worker.health import Facts, not_live, not_ready
 from worker.metrics import Metrics
 from worker.publisher import Publisher
-from worker.shutdown import unless
+from worker.shutdown import bounded, unless
 from worker.topic import Topic
 from worker.webhook import WebhookError
 
@@ -67,6 +70,7 @@ class Service:
         self._metrics = Metrics()
         self._consumer: Consumer | None = None
         self._topics: dict[str, Topic] = {}
+        self._engines = EngineCache(config.worker.max_weights_bytes, setting="worker.max_weights_bytes")
         self._alarms: AlarmDesk | None = None
         self._gone: DeviceGone | None = None
         self._warm = False
@@ -115,14 +119,20 @@ class Service:
         return publisher, consumer, alarms
 
     async def _load(self, stack: AsyncExitStack) -> None:
+        stack.push_async_callback(self._unload)
         for config in self._config.topics:
-            topic = self._topics[config.name] = Topic(config, self._config, self._metrics, self._clock, stack)
+            topic = Topic(config, self._config, self._metrics, self._clock, stack, self._engines)
+            self._topics[config.name] = topic
             try:
                 await topic.load()
             except EngineError as error:
                 raise WorkerError(f"topic {config.name}: {error}") from error
             package = topic.chain.package
             log.info("topic %s: model %s version %s loaded", config.name, package.name, package.version)
+
+    async def _unload(self) -> None:
+        # A start that was given up may be loading still.
+        await bounded(asyncio.to_thread(self._engines.close), CLOSE_S, "unloading the engines")
 
     async def _open_lanes(self, publisher: Publisher, consumer: Consumer) -> None:
         if self._config.alarms.topic:  # found missing now rather than when something is wrong already
@@ -210,6 +220,12 @@ class Service:
             lambda: [((lane.name,), float(lane.held[1])) for topic in self._topics.values() for lane in topic.lanes],
         )
         metrics.sample(
+            "scorelane_weights_bytes",
+            "Device memory of the weights of each loaded engine. Their sum is bounded by worker.max_weights_bytes.",
+            ["engine", "model"],
+            self._weights,
+        )
+        metrics.sample(
             "scorelane_breaker",
             "State of each lane's breaker: 0 closed, 1 half open, 2 open (a fallback engine answers).",
             ["lane", "engine"],
@@ -234,6 +250,12 @@ class Service:
             receive=self._receive,
             metrics=metrics,
         )
+
+    def _weights(self) -> list[tuple[tuple[str, ...], float]]:
+        nbytes: Counter[tuple[str, str]] = Counter()
+        for key, taken in self._engines.loaded():
+            nbytes[key.kind, str(key.path)] += taken
+        return [(labels, float(taken)) for labels, taken in nbytes.items()]
 
     def _receive(self, headers: Mapping[str, str], body: bytes) -> str:
         if self._alarms is None:

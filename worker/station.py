@@ -23,6 +23,8 @@ MOST_HUNG: Final = 3
 """Sessions of one station that may be left behind; each holds a thread and buffers until the process ends."""
 
 MEASURED_RUNS: Final = 3
+UNMEASURED_S: Final = 5.0
+"""For a session to end that failed or was given up while it was measured."""
 
 
 class OpenSession(Protocol):
@@ -97,18 +99,19 @@ class Station:
         """Batches that the session takes at once."""
         return self._executor.depth if self._executor is not None else 1
 
+    @property
+    def left_behind(self) -> bool:
+        """Whether a session of it was left behind and may still run."""
+        return self._hung > 0
+
     async def open(self, engine: Engine, tensors: Sequence[TensorSpec], max_batch: int) -> None:
         """Open a session, run it at three sizes and learn their times. Raises `LoadError`, `RunError`."""
         executor = await self._opener(engine, self.name)
-        points = []
-        for rows in sorted({1, max(1, max_batch // 4), max_batch}):
-            sample = {t.name: np.zeros((rows, *t.shape), t.dtype) for t in tensors}
-            await executor.run(sample)  # the first run of a size also pays for its memory
-            for _ in range(MEASURED_RUNS):
-                started = self._clock.monotonic()
-                await executor.run(sample)
-                points.append((rows, self._clock.monotonic() - started))
-        self.service_time.start(points)
+        try:
+            self.service_time.start(await self._measured(executor, tensors, max_batch))
+        except BaseException:
+            await self._end(executor, UNMEASURED_S)
+            raise
         self._engine, self._executor = engine, executor
 
     async def run(self, features: Features) -> Scores:
@@ -139,8 +142,27 @@ class Station:
         if self._opening is not None and not self._opening.done():
             self._opening.cancel()
         executor, self._executor = self._executor, None
-        if executor is not None and not await executor.close(timeout_s):
+        if executor is not None:
+            await self._end(executor, timeout_s)
+
+    async def _end(self, executor: OpenSession, timeout_s: float) -> None:
+        if not await executor.close(timeout_s):
+            self._hung += 1
             log.warning("%s: the session did not end within %.1f s and is left behind", self.name, timeout_s)
+
+    async def _measured(
+        self, executor: OpenSession, tensors: Sequence[TensorSpec], max_batch: int
+    ) -> list[tuple[int, float]]:
+        """(rows, seconds) of runs at three sizes."""
+        points = []
+        for rows in sorted({1, max(1, max_batch // 4), max_batch}):
+            sample = {t.name: np.zeros((rows, *t.shape), t.dtype) for t in tensors}
+            await executor.run(sample)  # the first run of a size also pays for its memory
+            for _ in range(MEASURED_RUNS):
+                started = self._clock.monotonic()
+                await executor.run(sample)
+                points.append((rows, self._clock.monotonic() - started))
+        return points
 
     async def _reopen(self, engine: Engine) -> None:
         try:

@@ -10,6 +10,7 @@ from typing import Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from engines.cache import EngineCache
 from schemas.decoder import Decoder
 from schemas.rows import Tensors
 from worker.activity import Activity
@@ -66,12 +67,13 @@ class Topic:
         metrics: Metrics,
         clock: Clock,
         stack: AsyncExitStack,
+        cache: EngineCache,
         parts: Parts = REAL,
     ) -> None:
-        """`stack` closes what `load` and `open_lanes` open."""
+        """`stack` closes what `load` and `open_lanes` open; `cache` has the engines of all topics."""
         self.config = config
         self.lanes: list[Lane] = []
-        self.chain = Chain(config, whole.breaker, metrics, clock, stack, parts.opener)
+        self.chain = Chain(config, whole.breaker, metrics, clock, stack, cache, parts.opener)
         self._parts = parts
         self.alarms = Alarms(config.name, policy=whole.alarms.policy())
         self._worker = whole.worker

@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from engines.cache import EngineCache
 from engines.constant import ConstantEngine
 from engines.errors import LoadError
 from engines.package import Package, write_package
@@ -28,7 +29,7 @@ def package(tmp_path_factory: pytest.TempPathFactory) -> Package:
 
 def chain(stack: AsyncExitStack, package: Package, metrics: Metrics | None = None, **options: object) -> Chain:
     topic = config(package, **options)
-    return Chain(topic, BreakerConfig(), metrics or Metrics(), ManualClock(), stack, open_session)
+    return Chain(topic, BreakerConfig(), metrics or Metrics(), ManualClock(), stack, EngineCache(), open_session)
 
 
 async def test_each_lane_has_its_own_session_of_the_primary_and_shares_the_others(package: Package) -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import msgspec
 
+from engines.cache import EngineCache
 from engines.package import Package
 from schemas.event import TippingEvent
 from schemas.score import Score
@@ -76,7 +77,9 @@ async def loaded(
     async with AsyncExitStack() as stack:
         topic_config = config(package, **options)
         whole_config = whole(topic_config, **(sections or {}))
-        topic = Topic(topic_config, whole_config, metrics or Metrics(), clock or SystemClock(), stack)
+        cache = EngineCache()
+        stack.callback(cache.close)
+        topic = Topic(topic_config, whole_config, metrics or Metrics(), clock or SystemClock(), stack, cache)
         await topic.load()
         yield topic
 

@@ -11,6 +11,7 @@ from typing import Literal
 
 import msgspec
 
+from engines.cache import EngineCache
 from worker.alarm_desk import AlarmDesk
 from worker.batcher import Batcher
 from worker.breaker import Transition
@@ -81,7 +82,9 @@ async def _play(scene: Scene) -> Played:
     opener: Opener = devices.open if scene.paces else open_session
     metrics = Metrics()
     async with AsyncExitStack() as stack:
-        topic = Topic(config, whole, metrics, clock, stack, Parts(opener, scene.batcher))
+        cache = EngineCache(whole.worker.max_weights_bytes)
+        stack.callback(cache.close)
+        topic = Topic(config, whole, metrics, clock, stack, cache, Parts(opener, scene.batcher))
         await topic.load()
         trace = scene.trace
         played = script(trace, scene.speed, trace.start_ms, config, classes_of(whole), topic.chain.package)
