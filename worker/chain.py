@@ -17,7 +17,7 @@ from engines.package import Package
 from worker.breaker import Transition
 from worker.breakers import Breakers, Observer
 from worker.clock import Clock
-from worker.config import TopicConfig
+from worker.config import TopicConfig, WorkerConfig
 from worker.config_quality import BreakerConfig
 from worker.metrics import Metrics
 from worker.outcome import Tier
@@ -28,6 +28,11 @@ log = logging.getLogger("scorelane.chain")
 
 CLOSE_S: Final = 10.0
 """For a session's last batch; one that takes longer is left behind."""
+
+
+def engine_cache(worker: WorkerConfig) -> EngineCache:
+    """For all chains of a process."""
+    return EngineCache(worker.max_weights_bytes, setting="worker.max_weights_bytes")
 
 
 class _Shared(NamedTuple):

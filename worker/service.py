@@ -11,12 +11,11 @@ from collections import Counter
 from collections.abc import Mapping
 from contextlib import AsyncExitStack
 
-from engines.cache import EngineCache
 from engines.errors import EngineError
 from worker.admin import Admin
 from worker.alarm_desk import AlarmDesk
 from worker.breaker import State
-from worker.chain import CLOSE_S
+from worker.chain import CLOSE_S, engine_cache
 from worker.clock import Clock, SystemClock
 from worker.config import Config
 from worker.consumer import Consumer
@@ -70,7 +69,7 @@ class Service:
         self._metrics = Metrics()
         self._consumer: Consumer | None = None
         self._topics: dict[str, Topic] = {}
-        self._engines = EngineCache(config.worker.max_weights_bytes, setting="worker.max_weights_bytes")
+        self._engines = engine_cache(config.worker)
         self._alarms: AlarmDesk | None = None
         self._gone: DeviceGone | None = None
         self._warm = False

@@ -11,10 +11,10 @@ from typing import Literal
 
 import msgspec
 
-from engines.cache import EngineCache
 from worker.alarm_desk import AlarmDesk
 from worker.batcher import Batcher
 from worker.breaker import Transition
+from worker.chain import engine_cache
 from worker.classes import ClassPolicy
 from worker.config import Config
 from worker.config_quality import ONE_CLASS
@@ -82,7 +82,7 @@ async def _play(scene: Scene) -> Played:
     opener: Opener = devices.open if scene.paces else open_session
     metrics = Metrics()
     async with AsyncExitStack() as stack:
-        cache = EngineCache(whole.worker.max_weights_bytes)
+        cache = engine_cache(whole.worker)
         stack.callback(cache.close)
         topic = Topic(config, whole, metrics, clock, stack, cache, Parts(opener, scene.batcher))
         await topic.load()
