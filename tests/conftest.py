@@ -4,6 +4,7 @@ import logging
 import re
 import uuid
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -32,9 +33,8 @@ def loud_loggers() -> Iterator[None]:
         logger.setLevel(level)
 
 
-@pytest.fixture(scope="session")
-def broker() -> Iterator[Broker]:
-    """The broker of the whole run. Leave it running; a test that stops one takes `own_broker`."""
+@contextmanager
+def running_broker() -> Iterator[Broker]:
     broker = Broker()
     try:
         broker.start()
@@ -43,9 +43,8 @@ def broker() -> Iterator[Broker]:
         broker.close()
 
 
-@pytest.fixture(scope="session")
-def kafka(broker: Broker) -> Iterator[Client]:
-    """A client of the session's broker, its internal topics warm."""
+@contextmanager
+def warm_client(broker: Broker) -> Iterator[Client]:
     client = Client(broker.bootstrap)
     try:
         client.warm_up()
@@ -54,26 +53,32 @@ def kafka(broker: Broker) -> Iterator[Client]:
         client.close()
 
 
+@pytest.fixture(scope="session")
+def broker() -> Iterator[Broker]:
+    """The broker of the whole run. Leave it running; a test that stops one takes `own_broker`."""
+    with running_broker() as broker:
+        yield broker
+
+
+@pytest.fixture(scope="session")
+def kafka(broker: Broker) -> Iterator[Client]:
+    """A client of the session's broker, its internal topics warm."""
+    with warm_client(broker) as client:
+        yield client
+
+
 @pytest.fixture
 def own_broker() -> Iterator[Broker]:
     """A broker for this test alone, to be killed, frozen and restarted."""
-    broker = Broker()
-    try:
-        broker.start()
+    with running_broker() as broker:
         yield broker
-    finally:
-        broker.close()
 
 
 @pytest.fixture
 def own_kafka(own_broker: Broker) -> Iterator[Client]:
     """A client of `own_broker`, its internal topics warm."""
-    client = Client(own_broker.bootstrap)
-    try:
-        client.warm_up()
+    with warm_client(own_broker) as client:
         yield client
-    finally:
-        client.close()
 
 
 @pytest.fixture
