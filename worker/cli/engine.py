@@ -2,8 +2,10 @@
 
 import json
 from collections.abc import Callable
+from dataclasses import dataclass, fields
+from functools import wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Concatenate, Literal
 
 import click
 
@@ -12,7 +14,48 @@ if TYPE_CHECKING:
     from engines.package import Package
     from engines.plans import Precision
 
-Command = Callable[..., int]
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Subject:
+    """What build and compare have in common: the model, the rows it is judged on, where, and against what."""
+
+    model: Path
+    rows: Path
+    label: str | None
+    user: str | None
+    device: str
+    gate_rows: int
+    serving: Path | None
+    json_path: Path | None
+
+    def open(self) -> "tuple[Package, Rowset]":
+        """The model's package and the recorded rows. Raises `LoadError`, and `ClickException` without the libraries."""
+        try:
+            from engines.build import calibration
+        except ImportError as error:
+            raise click.ClickException(f"{error}; pip install 'scorelane[gpu]'") from error
+        from engines.package import Package
+
+        package = Package.open(self.model)
+        tables = package.open_tables()
+        return package, calibration.read(package.spec, self.rows, label=self.label, user=self.user, tables=tables)
+
+    @property
+    def gpu(self) -> int | str:
+        """Index, or UUID."""
+        return int(self.device) if self.device.isdecimal() else self.device
+
+    def in_service(self, package: "Package") -> "Package | None":
+        """The package that `package` is compared with, if there is one."""
+        from engines.build import pipeline
+        from engines.package import Package
+
+        return Package.open(self.serving) if self.serving is not None else pipeline.sibling_in_service(package)
+
+    def write(self, document: dict[str, Any]) -> None:
+        """The report, where it was asked for."""
+        if self.json_path is not None:
+            self.json_path.write_text(json.dumps(document, indent=1) + "\n")
 
 
 @click.group()
@@ -20,8 +63,8 @@ def engine() -> None:
     """Build TensorRT plans for a model package and compare them on this machine's GPU."""
 
 
-def _shared(command: Command) -> Command:
-    """Options of build and compare."""
+def _on_subject[**P](command: Callable[Concatenate[Subject, P], int]) -> Callable[..., int]:
+    """The parameters of a `Subject`, which the command gets as its first one."""
     options = (
         click.argument("model", type=click.Path(path_type=Path)),
         click.option(
@@ -43,13 +86,20 @@ def _shared(command: Command) -> Command:
         ),
         click.option("--json", "json_path", type=click.Path(path_type=Path, dir_okay=False), help="Write the report."),
     )
+
+    @wraps(command)
+    def gathered(*args: P.args, **given: P.kwargs) -> int:
+        subject = Subject(**{field.name: given.pop(field.name) for field in fields(Subject)})  # type: ignore[arg-type]
+        return command(subject, *args, **given)
+
+    whole: Callable[..., int] = gathered
     for option in reversed(options):
-        command = option(command)
-    return command
+        whole = option(whole)
+    return whole
 
 
 @engine.command()
-@_shared
+@_on_subject
 @click.option(
     "--precision",
     type=click.Choice(["fp32", "tf32", "fp16", "int8"]),
@@ -75,14 +125,7 @@ def _shared(command: Command) -> Command:
 @click.option("--layers", is_flag=True, help="Keep the inspector's report beside the plan.")
 @click.option("--require", is_flag=True, help="Exit with 1 when a gate fails.")
 def build(
-    model: Path,
-    rows: Path,
-    label: str | None,
-    user: str | None,
-    device: str,
-    gate_rows: int,
-    serving: Path | None,
-    json_path: Path | None,
+    subject: Subject,
     precision: "Precision",
     batches: tuple[int, ...],
     lengths: tuple[int, ...],
@@ -102,7 +145,7 @@ def build(
     from engines.build import pipeline, table
     from engines.build.builder import BATCHES, Options
 
-    package, recorded = _open(model, rows, label, user)
+    package, recorded = subject.open()
     options = Options(
         precision=precision,
         batches=batches or BATCHES,
@@ -115,17 +158,17 @@ def build(
         keep_inspection=layers,
     )
     plan, report = pipeline.accept(
-        package, options, recorded, _device(device), serving=_serving(package, serving), gate_rows=gate_rows
+        package, options, recorded, subject.gpu, serving=subject.in_service(package), gate_rows=subject.gate_rows
     )
     click.echo(table.plan_line(plan))
     _print(*table.side_by_side({precision: report}))
     _print(*table.checks(report))
-    _write(json_path, pipeline.to_json(report))
+    subject.write(pipeline.to_json(report))
     return 1 if require and not report.passed else 0
 
 
 @engine.command()
-@_shared
+@_on_subject
 @click.option(
     "--require",
     "required",
@@ -133,55 +176,23 @@ def build(
     multiple=True,
     help="Exit with 1 when a gate of this plan fails, or there is none; repeatable.",
 )
-def compare(
-    model: Path,
-    rows: Path,
-    label: str | None,
-    user: str | None,
-    device: str,
-    gate_rows: int,
-    serving: Path | None,
-    json_path: Path | None,
-    required: tuple["Precision", ...],
-) -> int:
+def compare(subject: Subject, required: tuple["Precision", ...]) -> int:
     """Measure all plans of MODEL for this GPU and TensorRT side by side, and the one in service.
 
     Changes nothing. A figure whose gate fails is marked with "!".
     """
     from engines.build import pipeline, table
 
-    package, recorded = _open(model, rows, label, user)
+    package, recorded = subject.open()
     reports = pipeline.compare(
-        package, recorded, _device(device), serving=_serving(package, serving), gate_rows=gate_rows
+        package, recorded, subject.gpu, serving=subject.in_service(package), gate_rows=subject.gate_rows
     )
     _print(*table.side_by_side(reports))
     for name, report in reports.items():
         failed = ", ".join(f"{check.gate} at {check.bucket}" for check in report.failed)
         click.echo(f"{name}: {f'fails {failed}' if failed else 'passes all gates'}")
-    _write(json_path, {name: pipeline.to_json(report) for name, report in reports.items()})
+    subject.write({name: pipeline.to_json(report) for name, report in reports.items()})
     return 1 if any(name not in reports or not reports[name].passed for name in required) else 0
-
-
-def _open(model: Path, rows: Path, label: str | None, user: str | None) -> "tuple[Package, Rowset]":
-    try:
-        from engines.build import calibration
-    except ImportError as error:
-        raise click.ClickException(f"{error}; pip install 'scorelane[gpu]'") from error
-    from engines.package import Package
-
-    package = Package.open(model)
-    return package, calibration.read(package.spec, rows, label=label, user=user, tables=package.open_tables())
-
-
-def _serving(package: "Package", path: Path | None) -> "Package | None":
-    from engines.build import pipeline
-    from engines.package import Package
-
-    return Package.open(path) if path is not None else pipeline.sibling_in_service(package)
-
-
-def _device(text: str) -> int | str:
-    return int(text) if text.isdecimal() else text
 
 
 def _print(headings: list[str], rows: list[list[str]]) -> None:
@@ -193,8 +204,3 @@ def _print(headings: list[str], rows: list[list[str]]) -> None:
     for row in rows:
         table.add_row(*row)
     Console().print(table)
-
-
-def _write(path: Path | None, document: dict[str, Any]) -> None:
-    if path is not None:
-        path.write_text(json.dumps(document, indent=1) + "\n")
