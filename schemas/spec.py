@@ -28,7 +28,6 @@ from pathlib import Path
 from typing import Literal
 
 import msgspec
-import numpy as np
 from msgspec.structs import force_setattr
 
 from schemas.errors import InvalidSpec
@@ -138,10 +137,6 @@ class TensorSpec(msgspec.Struct, frozen=True):
     name: str
     dtype: Dtype
     shape: tuple[int, ...]
-
-    @property
-    def numpy_dtype(self) -> np.dtype[np.generic]:
-        return np.dtype(self.dtype)
 
 
 class ModelSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True, dict=True):

@@ -1,14 +1,15 @@
 """What a load needs: lanes, partitions and processes, from measured service times. Pure.
 
 A lane is a batch-service queue: rows arrive in Poisson chunks; when the session is free it takes all that waits, at
-most `max_batch`; n rows take a + b * n. Its mean latency has a closed-form upper bound (Inoue, Queueing analysis of
-GPU-based inference servers with dynamic batching, Performance Evaluation 147, 2021, theorem 2; arXiv 1912.06322) for
-single arrivals and unbounded batches. Tails, chunks and bounded batches have none, so they are simulated, with a seed.
+most `max_batch`; n rows take a + b * n. Only the mean latency of single arrivals and unbounded batches has a closed
+form, a bound, to which the tests hold the simulation (Inoue, Queueing analysis of GPU-based inference servers with
+dynamic batching, Performance Evaluation 147, 2021; arXiv 1912.06322). Tails, chunks and bounded batches have none, so
+they are simulated, with a seed.
 """
 
 from bisect import bisect_right
 from dataclasses import dataclass
-from math import ceil, inf
+from math import ceil
 from typing import NamedTuple
 
 import numpy as np
@@ -73,19 +74,6 @@ class Plan:
 def capacity(service: ServiceTime, max_batch: int) -> float:
     """Rows a second that one lane serves with full batches."""
     return max_batch / service.expected(max_batch)
-
-
-def mean_bound(rate: float, fixed_s: float, row_s: float) -> float:
-    """Upper bound of the mean latency, seconds, of a lane with `fixed_s + row_s * n` a batch (Inoue, theorem 2).
-
-    Infinity when `rate` is more than the lane can serve.
-    """
-    load = rate * row_s
-    if load >= 1:
-        return inf
-    light = (row_s + fixed_s) / (2 * (1 - load)) * (1 + 2 * rate * fixed_s + (1 - rate * fixed_s) / (1 + load))
-    heavy = 1.5 * fixed_s / (1 - load) + row_s / 2 * (load + 2) / (1 - load * load)
-    return min(light, heavy)
 
 
 def simulate(

@@ -240,7 +240,7 @@ def test_any_mix_of_good_and_bad_is_what_each_is_alone(values: list[bytes | None
     assert [position for position, _ in rows.invalid] == sorted(position for position, _ in rows.invalid)
     for spec in SHOP.tensors:
         tensor = rows.tensors[spec.name]
-        assert (tensor.shape, tensor.dtype) == ((len(rows), *spec.shape), spec.numpy_dtype)
+        assert (tensor.shape, tensor.dtype) == ((len(rows), *spec.shape), np.dtype(spec.dtype))
         assert tensor.flags.c_contiguous and tensor.flags.writeable
     for row, position in enumerate(positions):
         same(rows, row, Decoder(SHOP, "msgpack", max_event_bytes=4096).decode([values[position]]))
