@@ -1,8 +1,10 @@
-"""The terms of fetches, worked out by hand."""
+"""The terms of fetches, worked out by hand, and the key that they come from."""
+
+from pathlib import Path
 
 import pytest
 
-from worker.config import KafkaConfig
+from worker.config import Config, ConfigError, KafkaConfig
 from worker.pacing import Pacing, Terms
 
 
@@ -54,3 +56,37 @@ def test_what_one_partition_may_bring_is_enough() -> None:
 
 def test_a_wait_that_is_above_the_idle_one_stays() -> None:
     assert pacing(fetch_max_wait_ms=1_000).after(0, partial=False) == Terms(1, 1_000)
+
+
+def load(directory: Path, kafka: str) -> Config:
+    file = directory / "worker.toml"
+    file.write_text(
+        f'[kafka]\nbootstrap_servers = "localhost:1"\n{kafka}\n[worker]\ndrain_timeout_ms = 1000\n'
+        '[[topics]]\nname = "tips"\nmodel = "m"\n'
+    )
+    return Config.load(file, {})
+
+
+@pytest.mark.parametrize(
+    ("kafka", "problem"),
+    [
+        ("fetch_linger_ms = -1", "-1: Expected `int` >= 0; correct it, or remove it (default 5)"),
+        ("fetch_linger_ms = 10001", "10001: Expected `int` <= 10000; correct it, or remove it (default 5)"),
+        ("fetch_linger_ms = 2.5", "2.5: Expected `int`, got `float`; correct it, or remove it (default 5)"),
+        (
+            "fetch_linger_ms = 9000\nrequest_timeout_ms = 9000\nrebalance_timeout_ms = 8000",
+            "9000: must be below kafka.request_timeout_ms (9000), since a fetch is a request; lower the first or raise "
+            "the second",
+        ),
+    ],
+)
+def test_a_linger_that_cannot_be_is_named_with_its_remedy(tmp_path: Path, kafka: str, problem: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        load(tmp_path, kafka)
+    assert str(caught.value) == f"{tmp_path / 'worker.toml'}: kafka.fetch_linger_ms: {problem}"
+
+
+@pytest.mark.parametrize("linger_ms", [0, 8999])
+def test_every_other_linger_is_taken(tmp_path: Path, linger_ms: int) -> None:
+    limits = "request_timeout_ms = 9000\nrebalance_timeout_ms = 8000"
+    assert load(tmp_path, f"fetch_linger_ms = {linger_ms}\n{limits}").kafka.fetch_linger_ms == linger_ms

@@ -1,8 +1,10 @@
 """A scene whose every number follows from its parts by hand: one event each 10 ms, one lane, no jitter."""
 
+import msgspec
 import pytest
 
 from tests.worker.replay.scenes import config, scene
+from worker.config import KafkaConfig
 from worker.replay.broker import Costs
 from worker.replay.device import Pace
 from worker.replay.pipeline import Played, play
@@ -67,3 +69,34 @@ def test_a_paused_worker_answers_late_what_came_meanwhile_and_nothing_else() -> 
     assert (first.missed, first.lost) == (26, 0)
     late = result.tally.answered_at > result.script.due
     assert result.script.arrives[late].tolist() == pytest.approx([1 + 0.01 * i for i in range(26)])
+
+
+DENSE = Traffic(rate=1000, seconds=0.5, poisson=False, partitions=1)
+"""Events at 0 ms, 1 ms, ...: event i is there at i + 1. A fetch takes 2 ms, a batch 1 ms, the acknowledgement 3 ms."""
+
+
+def dense(linger_ms: int) -> Played:
+    kafka = KafkaConfig(bootstrap_servers="none:1", fetch_linger_ms=linger_ms)
+    whole = msgspec.structs.replace(config(lanes=1), kafka=kafka)
+    return play(scene(traffic=DENSE, primary=Pace(fixed_s=0.001, row_s=0.0), light=LIGHT, costs=FREE, whole=whole))
+
+
+def test_an_answer_at_once_brings_what_came_during_the_fetch() -> None:
+    """Polls at 1 (event 0), 3 (1 and 2), 5 (3 and 4), ..., 499 (497 and 498), 501 (499): 251. A score is acknowledged
+    4 ms after its event's poll: odd events wait 6 ms, even ones 5 ms, half of them each."""
+    played = dense(linger_ms=0)
+    (first, *_) = played.report.classes
+    waits_ms = (played.tally.answered_at - played.script.arrives) * 1000
+    assert waits_ms.tolist() == pytest.approx([5.0, 6.0] * 250)
+    assert (first.primary, played.report.batches) == (500, {"idle": 251})
+
+
+def test_while_records_flow_an_answer_brings_what_came_until_the_linger_was_over() -> None:
+    """Polls at 1 (event 0: alone, the next fetch is answered at once), 3 (1 and 2), 10 (2 ms of the fetch and 5 ms of
+    the linger later: 3 to 9), 17 (10 to 16), ..., 500 (493 to 499): 73. Of seven the oldest waits 7 + 4 ms, the
+    youngest 5 ms."""
+    played = dense(linger_ms=5)
+    (first, *_) = played.report.classes
+    waits_ms = (played.tally.answered_at - played.script.arrives) * 1000
+    assert waits_ms.tolist() == pytest.approx([5.0, 6.0, 5.0] + [11.0, 10.0, 9.0, 8.0, 7.0, 6.0, 5.0] * 71)
+    assert (first.primary, played.report.batches) == (500, {"idle": 73})
