@@ -21,5 +21,10 @@ class NoEngineLeft(WorkerError):
     """No engine can score any more, whatever the rows are."""
 
 
+class OffsetsWentBack(WorkerError):
+    """A partition delivered offsets below those that were taken in: it is not the one it was. What is committed then is
+    where it began again."""
+
+
 class PublishFailed(WorkerError):
     """Scores or dead letters could not be published within the deadline."""

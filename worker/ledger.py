@@ -9,6 +9,8 @@ from collections import deque
 import numpy as np
 from numpy.typing import NDArray
 
+from worker.errors import OffsetsWentBack
+
 Positions = slice | NDArray[np.int64]
 
 
@@ -42,11 +44,14 @@ class LedgerEntry:
 class Ledger:
     """Commit position of one partition. Offsets may have gaps (compaction, transaction markers)."""
 
-    def __init__(self) -> None:
+    def __init__(self, of: str) -> None:
+        """`of` names the partition in errors."""
+        self._of = of
         self._entries: deque[LedgerEntry] = deque()
         self._last_offset = -1
         self._reached: int | None = None
         self._position: int | None = None
+        self._began_again: int | None = None
 
     def reach(self, offset: int) -> None:
         """Every record before `offset` is entered. It is past the last one where transaction markers follow or records
@@ -54,9 +59,19 @@ class Ledger:
         self._reached = offset
 
     def open(self, offsets: list[int]) -> LedgerEntry:
-        """Enter a non-empty chunk of increasing offsets. Raises ValueError when it does not come after the last one."""
+        """Enter a non-empty chunk of increasing offsets.
+
+        Raises `OffsetsWentBack` when it does not come after the last one. From then on the chunk's beginning is what is
+        committed: the old position would skip as much of the partition that there is now.
+        """
         if offsets[0] <= self._last_offset:
-            raise ValueError(f"offset {offsets[0]} came after offset {self._last_offset}; this is a bug")
+            self._began_again = offsets[0]
+            raise OffsetsWentBack(
+                f"{self._of}: offset {offsets[0]} came after offset {self._last_offset}: the topic was probably deleted"
+                f" and created again, or truncated. {self.unsettled} records that were taken in before are left without"
+                " a score, and what was not read by then is gone with the old topic; nothing is lost from offset"
+                f" {offsets[0]} on, where the group goes on: start the worker again"
+            )
         self._last_offset = offsets[-1]
         entry = LedgerEntry(offsets)
         self._entries.append(entry)
@@ -70,6 +85,8 @@ class Ledger:
     @property
     def next_offset(self) -> int | None:
         """Offset to commit: that of the first record which is not settled. None while it is not known."""
+        if self._began_again is not None:
+            return self._began_again
         while self._entries and self._entries[0].unsettled == 0:
             self._position = self._entries.popleft().next_offset
         if self._entries:

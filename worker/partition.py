@@ -13,7 +13,7 @@ class Partition:
         self.topic = topic
         self.number = number
         self.lane = lane
-        self.ledger = Ledger()
+        self.ledger = Ledger(f"topic {topic}, partition {number}")
         self.taken = 0
         """Records taken in since the rates were last read."""
         self._fenced = False

@@ -61,6 +61,11 @@ class Client:
         """Create and wait until it can be written. Config names take `_` for `.`. Returns the name."""
         return self.run(self._create_topic(name, partitions, {k.replace("_", "."): str(v) for k, v in configs.items()}))
 
+    def delete_topic(self, name: str) -> None:
+        """Delete and wait until no broker knows it."""
+        self.run(self._delete_topic(name))
+        wait_until(lambda: name not in self.run(self._admin.list_topics()), f"{name} is gone", every_s=0.05)
+
     def produce(self, topic: str, records: Iterable[Record]) -> list[tuple[int, int]]:
         """Write and wait for the acknowledgements; (partition, offset) of each record."""
         return self.run(self._produce(topic, records))
@@ -128,6 +133,12 @@ class Client:
                 await self.producer.client.force_metadata_update()
             await self._end_offsets(name)
         return name
+
+    async def _delete_topic(self, name: str) -> None:
+        answer = await self._admin.delete_topics([name])
+        for topic, code in answer.topic_error_codes:
+            if code:
+                raise for_code(code)(topic)
 
     async def _produce(self, topic: str, records: Iterable[Record]) -> list[tuple[int, int]]:
         partitions = await self.producer.partitions_for(topic)
