@@ -92,7 +92,7 @@ def measure(bed: Bed, package: Package, engine: str, events: Path, options: argp
         "topics": [
             {
                 **{"name": topic, "model": str(package.path), "scores": scores, "dead_letters": "bench.dead"},
-                **{"engine": engine, "fallback": ["light"], "max_batch": options.max_batch},
+                **{"engine": engine, "fallback": ["light"] * (engine != "light"), "max_batch": options.max_batch},
                 **{"budget_ms": options.budget_ms},
             }
         ],
