@@ -4,9 +4,9 @@
 
 Throughput in thousand rows a second: `raw` is tests/bench/gpu_raw.py with each batch copied into its pinned memory,
 `resent` the same without that copy (the same bytes again), `session` is submit and collect of a session, two batches in
-flight, a thread each; each waits spinning or blocking. `lanes-N` is what the worker does: one thread feeds all lanes,
-which N threads serve (`engines.hub`). Latency is one batch at a time, from the caller's arrays to the scores, in
-microseconds.
+flight, a thread each; each waits spinning or blocking. `lanes-N` is what the worker does: the lanes are spread over N
+processes, in each of which one thread feeds them and the engine's own threads serve them (`tests/bench/lanes.py`).
+Latency is one batch at a time, from the caller's arrays to the scores, in microseconds.
 """
 
 import argparse
@@ -16,7 +16,6 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from functools import partial
 from pathlib import Path
 from queue import SimpleQueue
 from typing import Any
@@ -31,16 +30,15 @@ from engines.build.builder import Options
 from engines.build.calibration import Rowset
 from engines.package import Package
 from engines.plans import PlanFile
-from engines.runner import Serving, serve
+from engines.runner import serve
 from engines.train.reference import reference_package
 from tests.bench.gpu_raw import RawLoop
+from tests.bench.lanes import INPUTS, Lanes, Pool, pool
 from tests.models import random_batch
 
 BATCHES = (64, 256, 1024)
 STREAMS = (1, 8)
-INPUTS = 8
-"""Different batches that each loop goes through."""
-LANE_THREADS = (1, 2)
+PROCESSES = (1, 2, 4)
 LATENCIES = 3000
 COLD = 10
 """First batches of a block, not counted: the variant before it has left its data in the caches."""
@@ -61,12 +59,7 @@ class Model:
             plan = builder.build(self.package, cuda.describe(0), options, rows)
         self.plan: PlanFile = plans.judge(plan, accepted=True, report={})
         self.engines: dict[str, Engine] = {
-            name: engines.load("trt", self.package, plan=self.plan, wait=wait, lane_threads=threads)
-            for name, wait, threads in (
-                ("spin", "spin", 1),
-                ("block", "block", 1),
-                *((str(count), "block", count) for count in LANE_THREADS),
-            )
+            wait: engines.load("trt", self.package, plan=self.plan, wait=wait) for wait in ("spin", "block")
         }
         self.trt = trt_module.load()
         self.log = trt_module.log(self.trt)
@@ -144,42 +137,21 @@ def rate(steps: Sequence[Step], inputs: Sequence[Features], seconds: float) -> f
     return sum(counts) / took
 
 
-def lanes_rate(model: Model, threads: str, streams: int, inputs: Sequence[Features], seconds: float) -> float:
-    """Batches a second through lanes, all fed by this thread as by the worker's event loop."""
-    runners = [serve(model.engines[threads].open_session(), name=f"lane-{i}") for i in range(streams)]
-    free: SimpleQueue[Serving] = SimpleQueue()
-    failed: list[BaseException] = []
-
-    def done(runner: Serving, scores: Scores | None, error: BaseException | None) -> None:
-        if error is not None:
-            failed.append(error)
-        free.put(runner)
-
-    calls = {runner: partial(done, runner) for runner in runners}
-    for runner in runners * runners[0].depth:
-        free.put(runner)
-    turn, counted, start = 0, 0, 0.0
-    while not start or time.perf_counter() - start < seconds:
-        runner = free.get()
-        runner.submit(inputs[turn % INPUTS], calls[runner])
-        turn += 1
-        if turn == INPUTS * streams:
-            counted, start = turn, time.perf_counter()
-    rate = (turn - counted) / (time.perf_counter() - start)
-    assert all(runner.close(30.0) for runner in runners) and not failed, failed
-    return rate
-
-
-def throughput(model: Model, batch: int, streams: int, seconds: float, rounds: int) -> dict[str, float]:
+def throughput(model: Model, spread: Pool, batch: int, streams: int, seconds: float, rounds: int) -> dict[str, float]:
     """Variant -> thousand rows a second, the median of the rounds, in which the variants take turns."""
     inputs = model.inputs(batch)
-    variants = ["raw-spin", "raw-block", "resent-spin", "session-spin", *(f"lanes-{count}" for count in LANE_THREADS)]
+    processes = [count for count in PROCESSES if count <= streams]
+    variants = ["raw-spin", "raw-block", "resent-spin", "session-spin", *(f"lanes-{count}" for count in processes)]
     found: dict[str, list[float]] = {variant: [] for variant in variants}
     for turn in range(rounds):
         for variant in variants if turn % 2 == 0 else reversed(variants):
-            name, wait = variant.split("-")
-            if name == "lanes":
-                batches = lanes_rate(model, wait, streams, inputs, seconds)
+            name, how = variant.split("-")
+            if variant == "lanes-1":
+                lanes = Lanes(model.engines["block"], streams, inputs)
+                batches = lanes.rate(seconds)
+                lanes.close()
+            elif name == "lanes":
+                batches = spread.rate(batch, streams, int(how), seconds)
             else:
                 with loops(model, variant, batch, streams) as steps:
                     batches = rate(steps, inputs, seconds)
@@ -195,7 +167,7 @@ def latency(model: Model, batch: int) -> dict[str, tuple[float, float]]:
         raws = {f"raw-{wait}": model.raw(batch, wait) for wait in ("spin", "block")}
         calls: dict[str, Callable[[Features], object]] = {name: raw.run for name, raw in raws.items()}
         calls |= {name: (lambda features, session=s: run(session, features)) for name, s in sessions.items()}  # type: ignore[misc]
-        lane, answers = serve(model.engines["1"].open_session(), name="lane"), SimpleQueue[Scores | None]()
+        lane, answers = serve(model.engines["block"].open_session(), name="lane"), SimpleQueue[Scores | None]()
 
         def through_a_lane(features: Features) -> None:
             lane.submit(features, lambda scores, error: answers.put(scores))
@@ -235,6 +207,30 @@ def first_batch(model: Model) -> dict[str, float]:
     return {"warmed": taken[0], "unwarmed": cold, "steady": float(np.median(taken[50:]))}
 
 
+def measure(model: Model, seconds: float, rounds: int) -> dict[str, Any]:
+    """Everything of one model, printed as it comes."""
+    kind = model.kind
+    first, latencies, rates = first_batch(model), {}, {}
+    print(f"{kind}: first batch {first}", flush=True)
+    for batch in BATCHES:
+        latencies[batch] = found = latency(model, batch)
+        line = "  ".join(f"{name} {p50:.0f}/{p99:.0f}" for name, (p50, p99) in found.items())
+        ratios = [found[f"session-{wait}"][1] / found[f"raw-{wait}"][1] for wait in ("spin", "block")]
+        print(f"{kind} n={batch} p50/p99 us: {line}  p99 ratio s/b {ratios[0]:.2f} {ratios[1]:.2f}", flush=True)
+    with pool(model.package.path, max(PROCESSES)) as spread:
+        for streams in STREAMS:
+            for batch in BATCHES:
+                rates[f"{streams}x{batch}"] = here = throughput(model, spread, batch, streams, seconds, rounds)
+                line = "  ".join(f"{name} {value:.0f}" for name, value in here.items())
+                best = max(here["raw-spin"], here["raw-block"])
+                shares = "  ".join(f"{name} {value / best:.2f}" for name, value in here.items() if name[0] in "sl")
+                print(f"{kind} n={batch} x{streams} krows/s: {line}  of raw: {shares}", flush=True)
+    one, eight = (rates[f"{streams}x256"] for streams in STREAMS)
+    lanes = {name: value / one[name if name in one else "lanes-1"] for name, value in eight.items()}
+    print(f"{kind} 8 over 1 at n=256: {lanes}", flush=True)
+    return {"first": first, "latency": latencies, "throughput": rates, "lanes": lanes}
+
+
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--json", type=Path)
@@ -247,27 +243,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         for kind in options.models.split(","):
             model = Model(kind, options.precision, Path(folder))
-            result[kind] = measured = {"first": first_batch(model), "latency": {}, "throughput": {}}
-            print(f"{kind}: first batch {measured['first']}", flush=True)
-            for batch in BATCHES:
-                measured["latency"][batch] = found = latency(model, batch)
-                line = "  ".join(f"{name} {p50:.0f}/{p99:.0f}" for name, (p50, p99) in found.items())
-                ratios = [found[f"session-{wait}"][1] / found[f"raw-{wait}"][1] for wait in ("spin", "block")]
-                print(f"{kind} n={batch} p50/p99 us: {line}  p99 ratio s/b {ratios[0]:.2f} {ratios[1]:.2f}", flush=True)
-            for streams in STREAMS:
-                for batch in BATCHES:
-                    rates = throughput(model, batch, streams, options.seconds, options.rounds)
-                    measured["throughput"][f"{streams}x{batch}"] = rates
-                    line = "  ".join(f"{name} {value:.0f}" for name, value in rates.items())
-                    best = max(rates["raw-spin"], rates["raw-block"])
-                    ratios = "  ".join(f"{n} {v / best:.2f}" for n, v in rates.items() if n[0] in "sl")
-                    print(f"{kind} n={batch} x{streams} krows/s: {line}  of raw: {ratios}", flush=True)
-            lanes = {
-                name: measured["throughput"]["8x256"][name] / measured["throughput"]["1x256"][name]
-                for name in measured["throughput"]["8x256"]
-            }
-            measured["lanes"] = lanes
-            print(f"{kind} 8 lanes over 1 at n=256: {lanes}", flush=True)
+            result[kind] = measure(model, options.seconds, options.rounds)
     if options.json:
         options.json.write_text(json.dumps(result, indent=1))
 
