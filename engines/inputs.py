@@ -25,15 +25,15 @@ class Inputs:
         n = -1
         for name, (dtype, row) in self._expected.items():
             tensor = features[name]
-            if tensor.dtype != dtype or tensor.shape[1:] != row or tensor.ndim != len(row) + 1:
-                raise RunError(
-                    f"{name}: {tensor.dtype} {list(tensor.shape)} given; the model takes {dtype} {row} a row"
-                )
+            shape = tensor.shape
+            if shape[1:] != row or not shape or tensor.dtype != dtype:
+                raise RunError(f"{name}: {tensor.dtype} {list(shape)} given; the model takes {dtype} {row} a row")
             if not tensor.flags.c_contiguous:
                 raise RunError(f"{name}: not C-contiguous; pass a contiguous array")
-            if n not in (-1, len(tensor)):
-                raise RunError(f"{name}: {len(tensor)} rows, but the tensors before it have {n}")
-            n = len(tensor)
+            if shape[0] != n:
+                if n >= 0:
+                    raise RunError(f"{name}: {shape[0]} rows, but the tensors before it have {n}")
+                n = shape[0]
         if not 1 <= n <= self.max_batch:
             raise RunError(f"{n} rows given; a batch has 1 to {self.max_batch}")
         return n

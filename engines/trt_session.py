@@ -99,6 +99,9 @@ class TrtSession:
             self._whole = [self._direct(self._grid.whole(n)) for n in range(inputs.max_batch + 1)]
             self.costs_us = tuple(costs)
             """Measured microseconds of a run of each bucket, launch to wake-up."""
+            for bucket in offered:  # the way through `submit` and `collect` too, so that the first batch is like others
+                self._submit(inputs.zeros(min(bucket.batch, inputs.max_batch)))
+                self._collect()
         except BaseException:
             self._release()
             raise

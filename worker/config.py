@@ -197,6 +197,9 @@ class WorkerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     max_weights_bytes: Annotated[int, Meta(ge=0)] = 0
     """Device memory for the weights of all engines of a process together, beside their sessions' buffers; more is an
     error at the start. 0: what the devices have."""
+    lock_memory: bool = False
+    """Keep every page that is touched in memory (mlockall), so that no batch waits for one to be read from disk. Needs
+    the right to do so: `ulimit -l unlimited`, or the capability IPC_LOCK."""
     drain_timeout_ms: Milliseconds = 10_000
     """Time to finish what was taken in, at a stop and when partitions are given up."""
     publish_timeout_ms: Milliseconds = 30_000

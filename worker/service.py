@@ -22,6 +22,7 @@ from worker.consumer import Consumer
 from worker.errors import ConsumerFailed, DeviceGone, WorkerError
 from worker.fetching import client_of
 from worker.health import Facts, not_live, not_ready
+from worker.memory import lock_memory
 from worker.metrics import Metrics
 from worker.publisher import Publisher
 from worker.shutdown import bounded, unless
@@ -108,6 +109,8 @@ class Service:
         consumer = self._consumer = Consumer(client, config.kafka, worker, self._topics, self._metrics, self._clock)
         stack.push_async_callback(consumer.close)
         await self._open_lanes(publisher, consumer)
+        if worker.lock_memory:
+            lock_memory()
         self._warm = True
         gc.freeze()  # what is loaded now stays: the collector need not look at it again
         gc.set_threshold(50_000, 20, 20)
