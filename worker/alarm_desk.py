@@ -10,6 +10,7 @@ import msgspec
 from schemas.alarm import Alarm, JsonAlarm
 from worker.clock import Clock
 from worker.config_quality import AlarmConfig
+from worker.errors import PublishFailed
 from worker.metrics import Metrics
 from worker.publisher import Messages, Sender
 from worker.topic import Topic
@@ -19,6 +20,8 @@ log = logging.getLogger("scorelane.alarms")
 
 CHECK_INTERVAL_S: Final = 0.05
 QUIET_INTERVAL_S: Final = 0.25
+MOST_WAITING: Final = 256
+"""Checks whose changes wait to be published; those of further ones are not."""
 
 
 class AlarmDesk:
@@ -33,18 +36,41 @@ class AlarmDesk:
         self._encode = msgspec.json.Encoder().encode
 
     async def run(self, publisher: Sender) -> None:
-        """Check all topics' alarms and publish what changes, until cancelled. Raises `PublishFailed`."""
+        """Check all topics' alarms and publish what changes, until cancelled.
+
+        What cannot be published is logged and counted, and the checks go on meanwhile: scores do not depend on it.
+        """
+        changes: asyncio.Queue[list[Alarm]] = asyncio.Queue(MOST_WAITING)
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self._publish(publisher, changes), name="publish-alarms")
+            while True:
+                await asyncio.sleep(QUIET_INTERVAL_S if self._quiet() else CHECK_INTERVAL_S)
+                changed = self.check()
+                if not changed or not self._config.topic:
+                    continue
+                if changes.full():
+                    self._unpublished(changed, f"{MOST_WAITING} changes wait for the brokers already")
+                else:
+                    changes.put_nowait(changed)
+
+    async def _publish(self, publisher: Sender, changes: asyncio.Queue[list[Alarm]]) -> None:
         while True:
-            await asyncio.sleep(QUIET_INTERVAL_S if self._quiet() else CHECK_INTERVAL_S)
-            changed = self.check()
-            if changed and self._config.topic:
-                messages = Messages()
-                messages.add(
-                    [alarm.model.encode() for alarm in changed],
-                    [self._encode(JsonAlarm(*msgspec.structs.astuple(alarm))) for alarm in changed],
-                )
+            changed = await changes.get()
+            messages = Messages()
+            messages.add(
+                [alarm.model.encode() for alarm in changed],
+                [self._encode(JsonAlarm(*msgspec.structs.astuple(alarm))) for alarm in changed],
+            )
+            try:
                 delivery = await publisher.send(self._config.topic, 0, messages, int(self._clock.wall_ms()))
                 await delivery.acknowledged()
+            except PublishFailed as error:
+                self._unpublished(changed, str(error))
+
+    def _unpublished(self, changed: Sequence[Alarm], why: str) -> None:
+        self._metrics.alarms_unpublished.inc(len(changed))
+        which = ", ".join(f"{alarm.cause} of {alarm.model} {alarm.state}" for alarm in changed)
+        log.error("alarms not published to %s: %s: %s", self._config.topic, which, why)
 
     def _quiet(self) -> bool:
         """Nothing is in work and nothing is raised: checks come more slowly, so that an idle worker costs little."""

@@ -89,6 +89,10 @@ class Metrics:
         self.alarms = Gauge(
             "scorelane_alarm", "1 while an alarm is raised.", ["topic", "cause"], registry=self.registry
         )
+        self.alarms_unpublished = counter(
+            "scorelane_alarms_unpublished",
+            "Raised and cleared alarms that are not in alarms.topic; the log has them. Grows: look at that topic.",
+        )
         self.skew_seconds = Gauge(
             "scorelane_clock_skew_seconds",
             "How far record timestamps were ahead of this machine's clock at most, in the last poll that had any ahead."

@@ -12,13 +12,16 @@ import pytest
 
 from engines.package import Package
 from schemas.alarm import Alarm
-from tests.e2e.pipeline import tips
-from tests.worker.chunks import ManualClock
-from tests.worker.topics import Outbox, loaded, records, tipping
+from tests.e2e.pipeline import encode, tips
+from tests.worker.chunks import ManualClock, Record
+from tests.worker.topics import Acknowledged, Outbox, loaded, records, running, tipping
+from worker import alarm_desk as module
 from worker.alarm_desk import AlarmDesk
 from worker.config_quality import AlarmConfig
+from worker.errors import PublishFailed
 from worker.metrics import Metrics
 from worker.partition import Partition
+from worker.publisher import Messages
 from worker.topic import Topic
 from worker.webhook import WebhookError
 
@@ -116,6 +119,74 @@ async def test_changes_are_published_in_json_under_the_topics_name(package: Pack
             "time_ms": 5_000_000,
             "generation": 1,
         }
+
+
+class Refusing(Outbox):
+    """The first `refusals` sends fail, once `go` is set."""
+
+    def __init__(self, refusals: int = 1) -> None:
+        super().__init__()
+        self.refusals = refusals
+        self.go = asyncio.Event()
+
+    async def send(self, topic: str, partition: int, messages: Messages, timestamp_ms: int) -> Acknowledged:
+        if self.refusals:
+            await self.go.wait()
+            self.refusals -= 1
+            raise PublishFailed(f"topic {topic}, partition {partition}: no leader")
+        return await super().send(topic, partition, messages, timestamp_ms)
+
+
+async def test_alarms_that_cannot_be_published_are_counted_and_the_desk_goes_on(
+    package: Package, tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "MOST_WAITING", 1)
+    monkeypatch.setattr(module, "QUIET_INTERVAL_S", 0.001)
+    checked, changes = asyncio.Queue[None](), asyncio.Queue[list[Alarm]]()
+
+    def check() -> list[Alarm]:
+        checked.put_nowait(None)
+        return [] if changes.empty() else changes.get_nowait()
+
+    def alarm(cause: str) -> Alarm:
+        return Alarm("raised", cause, "t", None, 1.0, 0.5, 5_000_000, 1)
+
+    async with desk(package, tmp_path, topic="alarms") as at:
+        monkeypatch.setattr(at.desk, "check", check)
+        outbox = Refusing()
+        running = asyncio.create_task(at.desk.run(outbox))
+        for changed in ([alarm("a"), alarm("b")], [alarm("c")], [alarm("d")]):
+            changes.put_nowait(changed)
+            await checked.get()  # also while the first ones wait for the brokers
+        while not changes.empty():
+            await checked.get()
+        outbox.go.set()
+        await outbox.until("alarms", 1)
+        changes.put_nowait([alarm("e")])
+        await outbox.until("alarms", 2)
+        assert not running.done()
+        running.cancel()
+    assert [json.loads(value or b"")["cause"] for _, _, value, _ in outbox.sent["alarms"]] == ["c", "e"]
+    assert at.metrics.registry.get_sample_value("scorelane_alarms_unpublished_total") == 3
+    assert [record.getMessage() for record in caplog.records if record.levelname == "ERROR"] == [
+        "alarms not published to alarms: d of t raised: 1 changes wait for the brokers already",
+        "alarms not published to alarms: a of t raised, b of t raised: topic alarms, partition 0: no leader",
+    ]
+
+
+@pytest.mark.parametrize(("value", "output"), [(None, "t.dead"), (encode(tips(1)[0]), "t.scores")])
+async def test_scores_and_dead_letters_that_cannot_be_published_end_the_worker(
+    package: Package, value: bytes | None, output: str
+) -> None:
+    outbox = Refusing()
+    outbox.go.set()
+    async with loaded(package) as topic:
+        refused = pytest.RaisesExc(PublishFailed, match=f"topic {output}, partition 0: no leader")
+        with pytest.RaisesGroup(refused, flatten_subgroups=True):
+            async with running(topic, outbox) as partition:
+                topic.take_in(partition, [Record(7, value=value)])
+                await asyncio.Event().wait()
+        assert partition.ledger.next_offset == 7, "a restart reads it again"
 
 
 async def test_a_webhook_holds_every_breaker_until_its_alarm_is_resolved(package: Package, tmp_path: Path) -> None:
