@@ -65,6 +65,12 @@ def expose_mig(selector: Selector) -> None:
         )
 
 
+def mps_runs() -> bool:
+    """Whether the vendor's multi-process service is there, in which processes of one GPU run side by side: its control
+    daemon has a pipe in this directory."""
+    return Path(os.environ.get("CUDA_MPS_PIPE_DIRECTORY", "/tmp/nvidia-mps"), "control").exists()
+
+
 def parse_list(text: str) -> set[int]:
     """The kernel's list format: "0-3,8" -> {0, 1, 2, 3, 8}; "" -> empty."""
     found: set[int] = set()

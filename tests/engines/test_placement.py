@@ -123,3 +123,10 @@ def test_the_kernel_accepts_the_binding(monkeypatch: pytest.MonkeyPatch) -> None
     if codes and codes[0] in (1, 38):  # EPERM, ENOSYS: a sandbox without mbind
         pytest.skip("this kernel refuses mbind")
     assert codes == [0]
+
+
+def test_the_multi_process_service_is_known_by_its_pipe(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CUDA_MPS_PIPE_DIRECTORY", str(tmp_path))
+    assert not placement.mps_runs()
+    (tmp_path / "control").touch()
+    assert placement.mps_runs()

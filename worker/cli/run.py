@@ -12,6 +12,9 @@ from worker.cli.client import config_option
 from worker.cli.loop import run as run_loop
 from worker.config import Config
 
+log = logging.getLogger("scorelane.run")
+
+SIDE_BY_SIDE = "start the vendor's multi-process service (nvidia-cuda-mps-control -d) to have them run side by side"
 GRACE_S = 30.0
 """What a member has beyond its own drain time before it is killed."""
 
@@ -46,6 +49,8 @@ def run(config_path: Path | None, processes: int, member: int, log_level: str) -
     if processes > 1:
         from worker.supervisor import Supervisor
 
+        if takes_turns(config):
+            log.warning("%d processes take turns on a GPU; %s", processes, SIDE_BY_SIDE)
         grace_s = config.worker.drain_timeout_ms / 1000 + GRACE_S
         return run_loop(
             Supervisor(lambda i: member_command(config_path, i, log_level), processes, grace_s=grace_s).run()
@@ -61,6 +66,15 @@ def load(config_path: Path | None) -> Config:
     if config_path is None:
         raise click.UsageError("give --config FILE; `scorelane check --example` prints one")
     return Config.load(config_path, os.environ)
+
+
+def takes_turns(config: Config) -> bool:
+    """Whether several processes of this configuration would share a GPU that runs one of them at a time."""
+    from engines.placement import mps_runs
+
+    engines = {engine for topic in config.topics for engine in (topic.engine, *topic.fallback)}
+    engines |= {segment.engine for topic in config.topics for segment in topic.segments}
+    return "trt" in engines and not mps_runs()
 
 
 def member_command(config_path: Path | None, member: int, log_level: str) -> Sequence[str]:
