@@ -164,7 +164,7 @@ class Service:
                 tasks.create_task(consumer.rebind(), name="rebind"),
                 tasks.create_task(self._watch(stop), name="watch"),
                 tasks.create_task(alarms.run(publisher), name="alarms"),
-                *(tasks.create_task(topic.chain.warm_up(), name="warm-up") for topic in self._topics.values()),
+                tasks.create_task(self._warm_up(), name="warm-up"),
                 *(
                     tasks.create_task(lane.run(), name=lane.name)
                     for topic in self._topics.values()
@@ -184,6 +184,11 @@ class Service:
                 await consumer.abort()
             for task in (forced, *background):
                 task.cancel()
+
+    async def _warm_up(self) -> None:
+        # One after the other, as loads go anyway: those that wait would hold the threads that others need.
+        for topic in self._topics.values():
+            await topic.chain.warm_up()
 
     def _tell_readiness(self) -> None:
         against = self._not_ready()
