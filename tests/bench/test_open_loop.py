@@ -30,9 +30,7 @@ def test_only_broker_and_load_generator_ever_share_a_cpu(available: list[int], w
 
 
 @pytest.mark.parametrize("kind", ["mlp", "din"])
-def test_random_events_carry_a_random_batch_and_a_key_put_in(
-    kind: Literal["mlp", "din"], tmp_path: Path
-) -> None:
+def test_random_events_carry_a_random_batch_and_a_key_put_in(kind: Literal["mlp", "din"], tmp_path: Path) -> None:
     spec = reference_package(tmp_path, kind).spec
     events = [{**event, "id": index} for index, event in enumerate(random_events(spec, 7))]
     rows = Decoder(spec, "msgpack").decode([msgspec.msgpack.encode(event) for event in events])
