@@ -11,7 +11,7 @@ from itertools import repeat
 from typing import Final, Protocol
 
 from aiokafka import AIOKafkaProducer
-from aiokafka.errors import KafkaError, MessageSizeTooLargeError, UnknownTopicOrPartitionError
+from aiokafka.errors import KafkaError, MessageSizeTooLargeError
 from aiokafka.producer.message_accumulator import BatchBuilder
 
 from worker.config import KafkaConfig, WorkerConfig
@@ -22,6 +22,11 @@ log = logging.getLogger("scorelane.publisher")
 
 BATCH_BYTES: Final = 262_144
 """Uncompressed bytes of one produced batch; below every broker's default limit of a message set (1 MB)."""
+
+TOPIC_S: Final = 10.0
+"""For a topic that is not there to be created by the brokers or by someone else."""
+
+TOLD_S: Final = 1.0
 
 TRUNCATED_BYTES: Final = 1024
 """What is kept of the value of a single message that the brokers refuse as too large."""
@@ -131,10 +136,18 @@ class Publisher:
 
     async def partition_count(self, topic: str) -> int:
         """Partitions of a topic. Raises `PublishFailed` when it does not exist (and the brokers do not create it)."""
+        remedy = "create it, or let the brokers create topics"
+        waits = "topic %s: unknown to the brokers; waiting up to %.0f s for it"
+        told = asyncio.get_running_loop().call_later(TOLD_S, log.warning, waits, topic, TOPIC_S)
         try:
-            partitions = await self._producer.partitions_for(topic)
-        except (UnknownTopicOrPartitionError, KafkaError) as error:
-            raise PublishFailed(f"topic {topic}: {error}; create it, or let the brokers create topics") from error
+            async with asyncio.timeout(TOPIC_S):
+                partitions = await self._producer.partitions_for(topic)
+        except TimeoutError:
+            raise PublishFailed(f"topic {topic}: unknown to the brokers for {TOPIC_S:.0f} s; {remedy}") from None
+        except KafkaError as error:
+            raise PublishFailed(f"topic {topic}: {error}; {remedy}") from error
+        finally:
+            told.cancel()
         self._partitions[topic] = len(partitions)
         return len(partitions)
 

@@ -1,4 +1,4 @@
-"""Signals that come before the worker is ready."""
+"""A start that cannot be finished, or is not meant to be."""
 
 from pathlib import Path
 
@@ -14,13 +14,28 @@ from tests.kafka.process import wait_until
 pytestmark = pytest.mark.kafka
 
 
-def test_sigterm_ends_a_start_that_still_waits_for_its_topic(
-    kafka: Client, unique: str, tmp_path: Path, start_worker: StartWorker
-) -> None:
+@pytest.fixture
+def missing(kafka: Client, unique: str, tmp_path: Path) -> Pipeline:
+    """Of a topic that is not there."""
     pipeline = Pipeline(kafka, unique, fingerprint_package(tmp_path, builtin("tipping")).path)
     pipeline.name = f"{unique}-missing"
-    worker = start_worker(configuration([pipeline], worker={"publish_timeout_ms": 50_000}), ready=False)
-    wait_until(lambda: "not found" in worker.stderr, "it looks for the topic")
-    assert worker.sigterm() == 0, "1 is a start that failed, without the topic after 50 s"
+    return pipeline
+
+
+def test_a_topic_that_is_not_there_is_said_once_and_ends_the_start(
+    missing: Pipeline, start_worker: StartWorker
+) -> None:
+    worker = start_worker(configuration([missing]), ready=False)
+    wait_until(lambda: worker.exit_code is not None, "it gives up")
+    assert worker.exit_code == 1
+    assert worker.stderr.count(f"topic {missing.name}: unknown to the brokers; waiting up to 10 s for it") == 1
+    assert worker.stderr.endswith("unknown to the brokers for 10 s; create it, or let the brokers create topics\n")
+    assert "aiokafka" not in worker.stderr
+
+
+def test_sigterm_ends_a_start_that_still_waits_for_its_topic(missing: Pipeline, start_worker: StartWorker) -> None:
+    worker = start_worker(configuration([missing]), ready=False)
+    wait_until(lambda: "waiting up to" in worker.stderr, "it looks for the topic")
+    assert worker.sigterm() == 0, "1 is a start that failed without the topic"
     assert "stopped before it was ready" in worker.stderr
     assert "Unclosed" not in worker.stderr

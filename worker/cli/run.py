@@ -97,5 +97,7 @@ def log_to_stderr(level: str) -> None:
     # aiokafka reports each retry; the worker reports what they lead to.
     logging.getLogger("aiokafka").setLevel(max(logging.WARNING, logging.getLevelName(level.upper())))
     if level != "debug":
-        # A coordinator not there yet and a group that rebalances are errors to it; what matters of them is raised.
-        logging.getLogger("aiokafka.consumer.group_coordinator").setLevel(logging.CRITICAL)
+        # A coordinator not there yet, a group that rebalances and, ten times a second, a topic that is not there are
+        # errors to it; what matters of them is raised.
+        for name in ("consumer.group_coordinator", "cluster"):
+            logging.getLogger(f"aiokafka.{name}").setLevel(logging.CRITICAL)
