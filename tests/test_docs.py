@@ -24,7 +24,7 @@ DOCUMENTS = (README, *sorted((ROOT / "docs").glob("*.md")))
 NAMES = [document.name for document in DOCUMENTS]
 METRICS = {
     name
-    for file in ("worker/metrics.py", "worker/service.py")
+    for file in ("worker/metrics.py", "worker/gauges.py")
     for name in re.findall(r'"(scorelane_[a-z_]+)"', (ROOT / file).read_text())
 }
 SUFFIXES = ("_total", "_bucket", "_count", "_sum")

@@ -7,20 +7,19 @@ import gc
 import logging
 import signal
 import sys
-from collections import Counter
 from collections.abc import Mapping
 from contextlib import AsyncExitStack
 
 from engines.errors import EngineError
 from worker.admin import Admin
 from worker.alarm_desk import AlarmDesk
-from worker.breaker import State
 from worker.chain import CLOSE_S, engine_cache
 from worker.clock import Clock, SystemClock
 from worker.config import Config
 from worker.consumer import Consumer
 from worker.errors import ConsumerFailed, DeviceGone, WorkerError
 from worker.fetching import client_of
+from worker.gauges import watch
 from worker.health import Facts, not_live, not_ready
 from worker.memory import lock_memory
 from worker.metrics import Metrics
@@ -32,7 +31,6 @@ from worker.webhook import WebhookError
 log = logging.getLogger("scorelane.service")
 
 WATCH_INTERVAL_S = 1.0
-BREAKER_STATES = (State.CLOSED, State.HALF_OPEN, State.OPEN)
 
 
 async def serve(config: Config, *, member: int = 0) -> None:
@@ -214,41 +212,7 @@ class Service:
 
     def _admin(self) -> Admin:
         admin, metrics = self._config.admin, self._metrics
-        metrics.sample(
-            "scorelane_held_records",
-            "Records between taking in and acknowledgement, by lane. At worker.inbox_rows: the lane is full.",
-            ["lane"],
-            lambda: [((lane.name,), float(lane.held[0])) for topic in self._topics.values() for lane in topic.lanes],
-        )
-        metrics.sample(
-            "scorelane_held_bytes",
-            "The same in bytes.",
-            ["lane"],
-            lambda: [((lane.name,), float(lane.held[1])) for topic in self._topics.values() for lane in topic.lanes],
-        )
-        metrics.sample(
-            "scorelane_weights_bytes",
-            "Device memory of the weights of each loaded engine. Their sum is bounded by worker.max_weights_bytes.",
-            ["engine", "model"],
-            self._weights,
-        )
-        metrics.sample(
-            "scorelane_breaker",
-            "State of each lane's breaker: 0 closed, 1 half open, 2 open (a fallback engine answers).",
-            ["lane", "engine"],
-            lambda: [
-                ((lane, engine), float(BREAKER_STATES.index(state)))
-                for topic in self._topics.values()
-                for engine, breakers in topic.chain.breakers.items()
-                for lane, state in breakers.states()
-            ],
-        )
-        metrics.sample(
-            "scorelane_lag_records",
-            "Records behind the end of an assigned partition. Grows: add members, up to the number of partitions.",
-            ["topic", "partition"],
-            lambda: self._consumer.lag() if self._consumer is not None else [],
-        )
+        watch(metrics, self._topics, self._engines, lambda: self._consumer.lag() if self._consumer is not None else [])
         return Admin(
             admin.host,
             admin.port + self._member if admin.port else 0,
@@ -257,12 +221,6 @@ class Service:
             receive=self._receive,
             metrics=metrics,
         )
-
-    def _weights(self) -> list[tuple[tuple[str, ...], float]]:
-        nbytes: Counter[tuple[str, str]] = Counter()
-        for key, taken in self._engines.loaded():
-            nbytes[key.kind, str(key.path)] += taken
-        return [(labels, float(taken)) for labels, taken in nbytes.items()]
 
     def _receive(self, headers: Mapping[str, str], body: bytes) -> str:
         if self._alarms is None:

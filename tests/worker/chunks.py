@@ -45,7 +45,7 @@ class Maker:
     """Makes consecutive chunks of one partition; the value of the feature `x` is the record's offset."""
 
     partition: int = 0
-    ledger: Ledger = field(default_factory=Ledger)
+    ledger: Ledger = field(default_factory=lambda: Ledger("topic t, partition 0"))
     fence: Fence = field(default_factory=Fence)
     next_offset: int = 0
 
