@@ -1,5 +1,5 @@
-"""Every metric of the worker, in one list: its meaning, and what to do when it moves. `worker.gauges` has those that are
-read when they are scraped.
+"""Every metric of the worker, in one list: its meaning, and what to do when it moves. `worker.gauges` adds those
+that are read when they are scraped.
 
 Labels are bounded: topics and engines by the configuration, reasons by `schemas.errors.REASONS`, partitions by the
 assignment. All updates are per batch.
