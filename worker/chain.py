@@ -81,7 +81,7 @@ class Chain:
             self.breakers[kind] = Breakers(breaker.policy(topic.budget_ms / 1000), _teller(topic.name, kind, metrics))
 
     async def load(self) -> None:
-        """Verify the packages and load the engines, the primary too unless it may come later. Raises `LoadError`."""
+        """Verify the packages and load the engines, the primary too unless it may come later. Raises `EngineError`."""
         topic = self._topic
         self._stack.callback(self._end_leases)
         self.package = await asyncio.to_thread(Package.open, Path(topic.model))
@@ -119,7 +119,7 @@ class Chain:
             for station in self._cold:
                 await station.open(engine, self.package.spec.tensors, self._topic.max_batch)
         except EngineError as error:
-            if not any(station.warm for station in self._cold):
+            if not any(station.warm or station.left_behind for station in self._cold):
                 lease.close()
             log.error("topic %s: the primary engine stays cold, fallbacks answer: %s", self._topic.name, error)
         else:
