@@ -92,9 +92,11 @@ class Grid:
         self._worth = [
             len(self.lengths) > 1 and full[n] - floor[n] > 5.0 + n * width * 1e-3 for n in range(max_batch + 1)
         ]
+        first = self._best[self.lengths[-1]][1]
         self._whole = [
-            tuple(Run(b, c, None) for b, c in self._split(self.lengths[-1], n)) for n in range(max_batch + 1)
+            Run(first[n], n, None) if n and self.buckets[first[n]].batch >= n else None for n in range(max_batch + 1)
         ]
+        """The one run of n rows at the full length, None where it takes several."""
 
     def _table(self, length: int, costs: Sequence[float], max_batch: int) -> tuple[list[float], list[int]]:
         """For n = 0..max_batch rows of this length: the least total cost, and the bucket to launch first."""
@@ -120,14 +122,14 @@ class Grid:
 
     def whole(self, n: int) -> Run | None:
         """The one run of a batch of n rows, or None where `runs` must look at its lengths or cut it."""
-        return self._whole[n][0] if len(self._whole[n]) == 1 and not self._worth[n] else None
+        return None if self._worth[n] else self._whole[n]
 
     def runs(self, features: Features, n: int) -> Sequence[Run]:
         """The launches for a batch of n rows. Every row is in exactly one; rows of several runs carry their indices."""
         if not self._worth[n]:
             whole = self._whole[n]
-            if len(whole) == 1:
-                return whole
+            if whole is not None:
+                return (whole,)
             return self._numbered([(self.lengths[-1], np.arange(n, dtype=np.intp))])
         classes = self.classes(features, n)
         counts = np.bincount(classes, minlength=len(self.lengths))

@@ -149,11 +149,8 @@ class Hub:
                 moved = self._take(0.0)
                 if self._flying:
                     moved = self._harvest() or moved
-                if self._ending:
-                    self._close_ended()
-                    with self._lock:
-                        if self.lanes == 0:
-                            return
+                if self._ending and self._close_ended():
+                    return
                 if not moved and not self._harvest_any():
                     self._take(NAP_S if self._flying else ENDING_NAP_S if self._ending else None)
 
@@ -220,8 +217,9 @@ class Hub:
         else:
             lane.settle(batch, scores, None)
 
-    def _close_ended(self) -> None:
-        """Close the sessions of ending lanes of which nothing is in flight any more."""
+    def _close_ended(self) -> bool:
+        """Close the sessions of ending lanes of which nothing is in flight any more. Whether that was the last lane:
+        the thread ends and touches nothing more, since a lane that is opened now starts another."""
         for lane in list(self._ending):
             while lane.flying and lane.session.ready():
                 self._collect(lane)
@@ -236,7 +234,11 @@ class Hub:
                 log.exception("lane %s: its session did not close", lane.name)
             with self._lock:
                 self.lanes -= 1
+                last = self.lanes == 0
             lane.ended.set()
+            if last:
+                return True
+        return False
 
 
 class Hubs:

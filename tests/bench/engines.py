@@ -1,6 +1,7 @@
 """Throughput and latency of the TensorRT engine beside a raw loop, in turns in one process, on a GPU.
 
     python -m tests.bench.engines [--json FILE] [--seconds 0.4] [--rounds 3] [--models mlp,din] [--precision fp32]
+                                  [--parts latency,throughput]
 
 Throughput in thousand rows a second: `raw` is tests/bench/gpu_raw.py with each batch copied into its pinned memory,
 `resent` the same without that copy (the same bytes again), `session` is submit and collect of a session, two batches in
@@ -40,6 +41,7 @@ BATCHES = (64, 256, 1024)
 STREAMS = (1, 8)
 PROCESSES = (1, 2, 4)
 LATENCIES = 3000
+PATIENCE_S = 20.0
 COLD = 10
 """First batches of a block, not counted: the variant before it has left its data in the caches."""
 
@@ -171,7 +173,7 @@ def latency(model: Model, batch: int) -> dict[str, tuple[float, float]]:
 
         def through_a_lane(features: Features) -> None:
             lane.submit(features, lambda scores, error: answers.put(scores))
-            assert answers.get() is not None
+            assert answers.get(timeout=PATIENCE_S) is not None
 
         calls["lane"] = through_a_lane
         taken: dict[str, list[float]] = {name: [] for name in calls}
@@ -207,16 +209,20 @@ def first_batch(model: Model) -> dict[str, float]:
     return {"warmed": taken[0], "unwarmed": cold, "steady": float(np.median(taken[50:]))}
 
 
-def measure(model: Model, seconds: float, rounds: int) -> dict[str, Any]:
-    """Everything of one model, printed as it comes."""
-    kind = model.kind
-    first, latencies, rates = first_batch(model), {}, {}
-    print(f"{kind}: first batch {first}", flush=True)
+def latencies(model: Model) -> dict[int, dict[str, tuple[float, float]]]:
+    """By rows of a batch, printed as they come."""
+    measured = {}
     for batch in BATCHES:
-        latencies[batch] = found = latency(model, batch)
+        measured[batch] = found = latency(model, batch)
         line = "  ".join(f"{name} {p50:.0f}/{p99:.0f}" for name, (p50, p99) in found.items())
         ratios = [found[f"session-{wait}"][1] / found[f"raw-{wait}"][1] for wait in ("spin", "block")]
-        print(f"{kind} n={batch} p50/p99 us: {line}  p99 ratio s/b {ratios[0]:.2f} {ratios[1]:.2f}", flush=True)
+        print(f"{model.kind} n={batch} p50/p99 us: {line}  p99 ratio s/b {ratios[0]:.2f} {ratios[1]:.2f}", flush=True)
+    return measured
+
+
+def throughputs(model: Model, seconds: float, rounds: int) -> dict[str, dict[str, float]]:
+    """By streams and rows of a batch ("8x256"), printed as they come."""
+    rates = {}
     with pool(model.package.path, max(PROCESSES)) as spread:
         for streams in STREAMS:
             for batch in BATCHES:
@@ -224,11 +230,11 @@ def measure(model: Model, seconds: float, rounds: int) -> dict[str, Any]:
                 line = "  ".join(f"{name} {value:.0f}" for name, value in here.items())
                 best = max(here["raw-spin"], here["raw-block"])
                 shares = "  ".join(f"{name} {value / best:.2f}" for name, value in here.items() if name[0] in "sl")
-                print(f"{kind} n={batch} x{streams} krows/s: {line}  of raw: {shares}", flush=True)
+                print(f"{model.kind} n={batch} x{streams} krows/s: {line}  of raw: {shares}", flush=True)
     one, eight = (rates[f"{streams}x256"] for streams in STREAMS)
-    lanes = {name: value / one[name if name in one else "lanes-1"] for name, value in eight.items()}
-    print(f"{kind} 8 over 1 at n=256: {lanes}", flush=True)
-    return {"first": first, "latency": latencies, "throughput": rates, "lanes": lanes}
+    lanes = {name: round(value / one[name if name in one else "lanes-1"], 2) for name, value in eight.items()}
+    print(f"{model.kind} 8 over 1 at n=256: {lanes}", flush=True)
+    return rates
 
 
 def main() -> None:
@@ -238,12 +244,20 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--models", default="mlp,din")
     parser.add_argument("--precision", default="fp32")
+    parser.add_argument("--parts", default="latency,throughput")
     options = parser.parse_args()
     result: dict[str, Any] = {"device": cuda.describe(0).name, "precision": options.precision}
     with tempfile.TemporaryDirectory() as folder:
         for kind in options.models.split(","):
             model = Model(kind, options.precision, Path(folder))
-            result[kind] = measure(model, options.seconds, options.rounds)
+            measured: dict[str, Any] = {}
+            result[kind] = measured
+            if "latency" in options.parts:
+                measured["first"] = first = first_batch(model)
+                print(f"{kind}: first batch {first}", flush=True)
+                measured["latency"] = latencies(model)
+            if "throughput" in options.parts:
+                measured["throughput"] = throughputs(model, options.seconds, options.rounds)
     if options.json:
         options.json.write_text(json.dumps(result, indent=1))
 

@@ -21,7 +21,7 @@ from tests.models import random_batch
 
 INPUTS = 8
 """Different batches that a loop goes through."""
-ANSWER_S = 120.0
+ANSWER_S = 30.0
 
 
 class Lanes:
@@ -50,7 +50,7 @@ class Lanes:
         assert all(lane.close(30.0) for lane in self._lanes) and not self._failed, self._failed
 
     def _feed(self, turn: int) -> None:
-        lane = self._free.get()
+        lane = self._free.get(timeout=ANSWER_S)
         lane.submit(self._inputs[turn % INPUTS], self._done[lane])
 
     def _answer(self, lane: Serving, scores: Scores | None, error: BaseException | None) -> None:

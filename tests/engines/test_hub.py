@@ -81,6 +81,26 @@ def test_the_thread_ends_with_the_last_lane_and_starts_with_the_next_one() -> No
         assert session.inside == ["enter", "leave"]
 
 
+def test_a_lane_opened_in_the_moment_in_which_the_last_one_ends_has_a_thread_of_its_own() -> None:
+    hub, answers, opened = Hub("handover"), Answers(), []
+
+    class Opening(threading.Event):
+        def set(self) -> None:
+            opened.append(hub.open(Polled(), "second"))
+            super().set()
+
+    lane = hub.open(Polled(), "first")
+    lane.ended = Opening()
+    [old] = threads("handover")
+    assert lane.close(PATIENCE)
+    old.join(PATIENCE)
+    assert not old.is_alive(), "two threads serve the same lanes"
+    opened[0].submit(batch(3), answers.done("second"))
+    label, scores, error = answers.next()
+    assert (label, error) == ("second", None) and scores is not None and scores.tolist() == [6.0]
+    assert opened[0].close(PATIENCE)
+
+
 def test_an_error_belongs_to_its_batch() -> None:
     hub, answers = Hub("errors"), Answers()
     lane = hub.open(Polled(), "a")

@@ -105,7 +105,7 @@ def ballast() -> Iterator[list[object]]:
 def test_out_of_memory_gives_up_the_largest_bucket_and_goes_on(build: Build, ballast: list[object]) -> None:
     from engines import cuda
 
-    huge = 1 << 18
+    huge = 1 << 16
     package, _ = build("tipping", "mlp", (32, 256, huge))
     engine = engines.load("trt", package, max_batch=huge)
     warm = engine.open_session()
