@@ -11,11 +11,11 @@ import logging
 import threading
 from collections import deque
 from contextlib import AbstractContextManager
-from queue import Empty, SimpleQueue
 from typing import Final, Protocol
 
 from engines.base import Features, Scores, Session
 from engines.errors import RunError
+from engines.inbox import Inbox
 from engines.runner import Done
 
 NAP_S: Final = 20e-6
@@ -109,7 +109,7 @@ class Hub:
         self.name = name
         self.lanes = 0
         self._lock = threading.Lock()
-        self._queue: SimpleQueue[tuple[Lane, int, Features | None]] = SimpleQueue()
+        self._inbox = Inbox[tuple[Lane, int, Features | None]]()
         self._inside: Lane | None = None
         self._flying: deque[Lane] = deque()
         """The lane of each batch in flight, in the order of submission. As the rest, touched by the thread alone."""
@@ -134,11 +134,11 @@ class Hub:
 
     def put(self, lane: Lane, batch: int, features: Features) -> None:
         """For `Lane.submit`."""
-        self._queue.put((lane, batch, features))
+        self._inbox.put((lane, batch, features))
 
     def end(self, lane: Lane) -> None:
         """For `Lane.close` and `Lane.retire`: close the session when nothing of it is in flight any more."""
-        self._queue.put((lane, -1, None))
+        self._inbox.put((lane, -1, None))
 
     def _serve(self, first: Lane) -> None:
         # By default the kernel delays a sleeping thread's wake-up by 50 us.
@@ -156,23 +156,18 @@ class Hub:
 
     def _take(self, patience: float | None) -> bool:
         """Submit everything that waits; wait for the first up to `patience` seconds, None for ever."""
-        queue = self._queue
-        if patience == 0.0 and queue.empty():
+        inbox = self._inbox
+        if not inbox and (patience == 0.0 or not inbox.wait(patience)):
             return False
-        try:
-            lane, batch, features = queue.get(True, patience)
-        except Empty:
-            return False
-        while True:
+        while inbox:
+            lane, batch, features = inbox.pop()
             if features is None:
                 self._ending.add(lane)
                 self._flying = deque(other for other in self._flying if other is not lane)
             elif not lane.retired:
                 self._submit(lane, batch, features)
             del features  # an idle hub must not keep the last batch's arrays alive
-            if queue.empty():
-                return True
-            lane, batch, features = queue.get()
+        return True
 
     def _submit(self, lane: Lane, batch: int, features: Features) -> None:
         self._inside = lane
