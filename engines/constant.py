@@ -26,7 +26,7 @@ class ConstantEngine:
         self.version = package.version
         self.max_batch = max_batch
         self.value = float(found)
-        self._inputs = Inputs(package.spec.tensors, max_batch)
+        self._inputs = Inputs(package.spec, max_batch)
 
     def open_session(self) -> CpuSession:
         return CpuSession(self._inputs, self._score)

@@ -1,22 +1,21 @@
 """What a batch must look like for a model: the check that every engine makes before it touches its data."""
 
-from collections.abc import Sequence
-
 import numpy as np
 
 from engines.base import Features
 from engines.errors import RunError
 from schemas.rows import Tensors
-from schemas.spec import TensorSpec
+from schemas.spec import ModelSpec
 
 
 class Inputs:
     """Names, dtypes and row shapes of one model's tensors, and its largest batch. Shared by threads."""
 
-    def __init__(self, tensors: Sequence[TensorSpec], max_batch: int) -> None:
-        self.tensors = tuple(tensors)
+    def __init__(self, spec: ModelSpec, max_batch: int) -> None:
+        self.tensors = spec.tensors
         self.max_batch = max_batch
-        self._expected = {tensor.name: (np.dtype(tensor.dtype), tuple(tensor.shape)) for tensor in tensors}
+        self._spec = spec
+        self._expected = {tensor.name: (np.dtype(tensor.dtype), tuple(tensor.shape)) for tensor in spec.tensors}
 
     def check(self, features: Features) -> int:
         """Rows of the batch. Raises `RunError` naming the tensor, what was found and what the model takes."""
@@ -38,6 +37,13 @@ class Inputs:
             raise RunError(f"{n} rows given; a batch has 1 to {self.max_batch}")
         return n
 
-    def zeros(self, n: int) -> Tensors:
-        """A valid batch of n rows, for warm-up."""
-        return {name: np.zeros((n, *row), dtype) for name, (dtype, row) in self._expected.items()}
+    def sample(self, n: int) -> Tensors:
+        """A valid batch of n rows for warm-up, the same each time: numbers in [0, 1), ids over their whole range, so
+        that a model's tables are in the caches and a table that is smaller than the spec says is found at the start."""
+        rng = np.random.default_rng(0)
+        batch: Tensors = {}
+        for name, (dtype, row) in self._expected.items():
+            ids = [np.full(feature.size, feature.cardinality or 1) for feature in self._spec.by_tensor[name]]
+            scale = 1.0 if dtype == np.float32 else np.concatenate(ids).reshape(row)
+            batch[name] = np.ascontiguousarray(rng.random((n, *row)) * scale, dtype)
+        return batch

@@ -63,7 +63,7 @@ class LightEngine:
         self.name = "light"
         self.version = package.version
         self.max_batch = max_batch
-        self._inputs = Inputs(package.spec.tensors, max_batch)
+        self._inputs = Inputs(package.spec, max_batch)
         arrays = _read(path)
         self._bias = _take(path, arrays, "bias", "float32", ())
         self._numbers: list[_Numbers] = []

@@ -40,14 +40,14 @@ class OrtEngine:
         self.name = name
         self.version = package.version
         self.max_batch = max_batch
-        self._inputs = Inputs(package.spec.tensors, max_batch)
+        self._inputs = Inputs(package.spec, max_batch)
         self._session: onnxruntime.InferenceSession | None = _load(path, threads)
         _check_inputs(path, self._session, package.spec)
         self._outputs = [_check_output(path, self._session)]
         try:
             # Both ends of the range, so that the arena has grown before the first real batch.
             for n in (1, max_batch):
-                self._score(self._inputs.zeros(n), n)
+                self._score(self._inputs.sample(n), n)
         except RunError as error:
             raise LoadError(f"{path}: warm-up failed: {error}; export the model again for this spec") from error
 

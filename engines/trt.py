@@ -66,10 +66,11 @@ class TrtEngine:
             )
         self.version = package.version
         self.plan = plan
-        self._tensors = package.spec.tensors
-        self._buckets = _buckets(plan, self._tensors, max_batch)
+        self._spec = package.spec
+        tensors = package.spec.tensors
+        self._buckets = _buckets(plan, tensors, max_batch)
         self.max_batch = min(max_batch, max(bucket.batch for bucket in self._buckets))
-        hubs = Hubs(f"trt-{package.name}", lane_threads or _lane_threads(self._tensors, self.max_batch))
+        hubs = Hubs(f"trt-{package.name}", lane_threads or _lane_threads(tensors, self.max_batch))
         self._options = Options(graphs, max_graphs, max_graph_bytes, blocking=wait == "block", hubs=hubs)
         data = plan.read()
         try:
@@ -84,7 +85,7 @@ class TrtEngine:
                         f"{self._device.compute_capability} refuses the plan: {self._log.text()}; build it again on "
                         f"this machine with `scorelane engine build {package.path}`"
                     )
-                _check_tensors(trt, plan, self._engine, self._tensors)
+                _check_tensors(trt, plan, self._engine, tensors)
                 self.device_bytes = max(before - self._device.free_bytes(), len(data))
                 """Device memory of the weights, as far as the driver's pages show it."""
         except BaseException as error:
@@ -102,7 +103,7 @@ class TrtEngine:
         if engine is None:
             raise LoadError(f"{self.plan.path}: the engine is closed; load it again")
         trt, device, output = trt_module.load(), self._device, self.plan.record.output
-        inputs = Inputs(self._tensors, self.max_batch)
+        inputs = Inputs(self._spec, self.max_batch)
         offered = self._buckets
         # The context stays current while a failed session is dropped: what is freed without one is leaked.
         with device.opening, device.current():

@@ -9,8 +9,8 @@ from typing import Any, Final
 import numpy as np
 
 from engines.arena import Slot
-from engines.base import Scores
-from engines.buckets import Bucket, Layout
+from engines.base import Features, Scores, batch_size
+from engines.buckets import Bucket, Layout, Run
 from engines.cuda import Device
 from engines.driver import CaptureRefused, Graph
 from engines.errors import OutOfMemory, RunError
@@ -79,18 +79,15 @@ class BucketContext:
         shape = tuple(self._context.get_tensor_shape(output))
         require(shape in ((bucket.batch,), (bucket.batch, 1)), f"output {output} is {shape}, not [{bucket.batch}]")
 
-    def warm(self, events: list[Any], budget: GraphBudget) -> float:
+    def warm(self, events: list[Any], budget: GraphBudget, sample: Features) -> float:
         """Run every slot eagerly, capture it where the budget allows, keep the graph if it agrees with the eager run.
 
         Returns the microseconds of one run, launch to wake-up. Raises `OutOfMemory`, `RunError`, `DeviceLost`.
         """
         took: list[float] = []
-        rng = np.random.default_rng(self._layout.total_bytes)
+        rows = Run(0, batch_size(sample), None)
         for turn, (slot, event) in enumerate(zip(self._slots, events, strict=True)):
-            # Ids stay 0: any other might be outside a model's table, which would end the device's context.
-            for _, view, _ in slot.inputs:
-                if view.dtype == np.float32:
-                    view[...] = rng.random(view.shape, np.float32)
+            slot.fill(sample, rows)
             self._run(self.launches[turn], event)
             if budget.left:
                 self._capture(turn, event, slot.scores.copy(), budget)

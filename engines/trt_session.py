@@ -89,10 +89,11 @@ class TrtSession:
             place = Place(trt, engine, log, device, self._stream, arena.address, self._scratch, max(scratch, 1), output)
             budget = GraphBudget(options.max_graphs if options.graphs else 0, options.max_graph_bytes)
             costs = []
+            sample = inputs.sample(min(max(bucket.batch for bucket in offered), inputs.max_batch))
             for bucket, layout, slots in zip(offered, arena.layouts, arena.slots, strict=True):
                 context = BucketContext(place, bucket, layout, slots)
                 self._contexts.append(context)
-                costs.append(context.warm(self._events, budget))
+                costs.append(context.warm(self._events, budget, _first(sample, bucket.batch)))
             sequences = [name for name, row in rows.items() if any(b.shapes[name][1:] != row for b in offered)]
             self._grid = Grid(offered, costs, sequences, inputs.max_batch)
             # Most batches are one run in one bucket: found by their number of rows alone.
@@ -100,7 +101,7 @@ class TrtSession:
             self.costs_us = tuple(costs)
             """Measured microseconds of a run of each bucket, launch to wake-up."""
             for bucket in offered:  # the way through `submit` and `collect` too, so that the first batch is like others
-                self._submit(inputs.zeros(min(bucket.batch, inputs.max_batch)))
+                self._submit(_first(sample, bucket.batch))
                 self._collect()
         except BaseException:
             self._release()
@@ -252,3 +253,8 @@ class TrtSession:
             self._arena = None
         self._events = []
         self._stream = None
+
+
+def _first(batch: Features, rows: int) -> Features:
+    """At most so many rows."""
+    return {name: tensor[:rows] for name, tensor in batch.items()}

@@ -42,6 +42,7 @@ STREAMS = (1, 8)
 PROCESSES = (1, 2, 4)
 LATENCIES = 3000
 PATIENCE_S = 20.0
+SITTINGS = 9
 COLD = 10
 """First batches of a block, not counted: the variant before it has left its data in the caches."""
 
@@ -195,18 +196,23 @@ def latency(model: Model, batch: int) -> dict[str, tuple[float, float]]:
 
 
 def first_batch(model: Model) -> dict[str, float]:
-    """Microseconds: the first batch of a warmed session, of a context that nothing warmed, and the steady median."""
+    """Microseconds, medians of several sessions: the first batch of a warmed one, of a context that nothing warmed, and
+    the steady state."""
+    taken: dict[str, list[float]] = {"warmed": [], "unwarmed": [], "steady": []}
     with cuda.current(0):
-        batch = model.inputs(256)
-        cold = model.raw(256, "block").first_us
-        session = model.engines["block"].open_session()
-        taken = []
-        for turn in range(200):
-            start = time.perf_counter()
-            run(session, batch[turn % INPUTS])
-            taken.append((time.perf_counter() - start) * 1e6)
-        session.close()
-    return {"warmed": taken[0], "unwarmed": cold, "steady": float(np.median(taken[50:]))}
+        batches = model.inputs(256)
+        for _ in range(SITTINGS):
+            taken["unwarmed"].append(model.raw(256, "block").first_us)
+            session = model.engines["block"].open_session()
+            one = []
+            for turn in range(200):
+                start = time.perf_counter()
+                run(session, batches[turn % INPUTS])
+                one.append((time.perf_counter() - start) * 1e6)
+            session.close()
+            taken["warmed"].append(one[0])
+            taken["steady"].append(float(np.median(one[50:])))
+    return {name: round(float(np.median(us)), 1) for name, us in taken.items()}
 
 
 def latencies(model: Model) -> dict[int, dict[str, tuple[float, float]]]:
