@@ -16,6 +16,7 @@ from aiokafka.record.memory_records import MemoryRecords
 
 from worker.config import KafkaConfig
 from worker.pacing import Terms
+from worker.reconnect import pause_between_failures
 
 BATCH_START: Final = struct.Struct(">qiib")
 """Of a batch of records: base offset, length of what follows the length, leader epoch, magic."""
@@ -24,7 +25,7 @@ LENGTH_END: Final = 12
 
 def client_of(kafka: KafkaConfig) -> AIOKafkaConsumer:
     """The Kafka client of one member of the group, as `Consumer` needs it."""
-    return AIOKafkaConsumer(
+    consumer = AIOKafkaConsumer(
         **kafka.client_args(),
         group_id=kafka.group_id,
         auto_offset_reset=kafka.auto_offset_reset,
@@ -41,6 +42,8 @@ def client_of(kafka: KafkaConfig) -> AIOKafkaConsumer:
         max_partition_fetch_bytes=kafka.max_partition_fetch_bytes,
         check_crcs=kafka.check_crcs,
     )
+    pause_between_failures(consumer._client)
+    return consumer
 
 
 def keep_records_bare(consumer: AIOKafkaConsumer) -> None:

@@ -16,6 +16,7 @@ from aiokafka.producer.message_accumulator import BatchBuilder
 
 from worker.config import KafkaConfig, WorkerConfig
 from worker.errors import BrokerUnreachable, PublishFailed
+from worker.reconnect import pause_between_failures
 from worker.shutdown import bounded
 
 log = logging.getLogger("scorelane.publisher")
@@ -118,6 +119,7 @@ class Publisher:
             compression_type=None if worker.compression == "none" else worker.compression,
             linger_ms=0,
         )
+        pause_between_failures(self._producer.client)
         self._timeout_s = worker.publish_timeout_ms / 1000
         self._partitions: dict[str, int] = {}
 

@@ -9,6 +9,7 @@ from pathlib import Path
 import click
 
 from worker.cli.client import config_option
+from worker.cli.logs import log_to_stderr
 from worker.cli.loop import run as run_loop
 from worker.config import Config
 
@@ -81,23 +82,3 @@ def member_command(config_path: Path | None, member: int, log_level: str) -> Seq
     """How the supervisor runs one member: by this interpreter, whatever is first on PATH."""
     options = ["--config", str(config_path), "--member", str(member), "--log-level", log_level]
     return [sys.executable, "-m", "worker.cli", "run", *options]
-
-
-def log_to_stderr(level: str) -> None:
-    """One line an entry: time (UTC), level, process, logger, message."""
-    import time
-
-    handler = logging.StreamHandler(sys.stderr)
-    formatter = logging.Formatter(
-        "%(asctime)s.%(msecs)03dZ %(levelname)s pid=%(process)d %(name)s: %(message)s", "%Y-%m-%dT%H:%M:%S"
-    )
-    formatter.converter = time.gmtime
-    handler.setFormatter(formatter)
-    logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
-    # aiokafka reports each retry; the worker reports what they lead to.
-    logging.getLogger("aiokafka").setLevel(max(logging.WARNING, logging.getLevelName(level.upper())))
-    if level != "debug":
-        # A coordinator not there yet, a group that rebalances and, ten times a second, a topic that is not there are
-        # errors to it; what matters of them is raised.
-        for name in ("consumer.group_coordinator", "cluster"):
-            logging.getLogger(f"aiokafka.{name}").setLevel(logging.CRITICAL)
