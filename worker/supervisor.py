@@ -23,8 +23,9 @@ class Restarts:
     """How often children may die: the delay before the next start, or None when it is too often. Pure."""
 
     def __init__(self, limit: int = 5, window_s: float = 60.0, first_s: float = 0.5, longest_s: float = 8.0) -> None:
-        self._limit, self._window_s = limit, window_s
-        self._first_s, self._longest_s = first_s, longest_s
+        self.first_s = first_s
+        """The delay after an end that is no death."""
+        self._limit, self._window_s, self._longest_s = limit, window_s, longest_s
         self._deaths: deque[float] = deque(maxlen=limit)
 
     def died(self, now: float) -> float | None:
@@ -34,7 +35,7 @@ class Restarts:
         if len(self._deaths) >= self._limit:
             return None
         self._deaths.append(now)
-        return min(self._longest_s, self._first_s * 2.0 ** (len(self._deaths) - 1))
+        return min(self._longest_s, self.first_s * 2.0 ** (len(self._deaths) - 1))
 
 
 class Supervisor:
@@ -79,7 +80,7 @@ class Supervisor:
         return self._exit_code
 
     async def _keep(self, member: int) -> None:
-        """Run one member until the end, again after each death."""
+        """Run one member until the end, again after each death, and after each drain that was not asked of all."""
         while not self._stopping.is_set():
             code = await self._run(member)
             if self._stopping.is_set():
@@ -88,6 +89,9 @@ class Supervisor:
                 self._exit_code = self._exit_code or int(failed)
             elif code == USAGE_ERROR:
                 self._give_up(USAGE_ERROR, f"member {member} cannot start")
+            elif code == 0:  # somebody stopped this one alone
+                log.info("member %d was drained and ended with 0, next start in %.1f s", member, self._restarts.first_s)
+                await self._wait_for_stop(self._restarts.first_s)
             elif (delay := self._restarts.died(time.monotonic())) is None:
                 self._give_up(1, f"member {member} ended with {code}, children die too often")
             else:

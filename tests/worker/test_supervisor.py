@@ -1,6 +1,7 @@
 """Real child processes; a child says on a pipe what it does, so that nothing waits by the clock."""
 
 import asyncio
+import logging
 import os
 import signal
 import sys
@@ -126,6 +127,35 @@ def test_a_killed_child_is_started_again_as_the_same_member(fifo: Fifo) -> None:
     run(main())
     assert [member for member, _ in pids] == [0, 1, 1]
     assert len({pid for _, pid in pids}) == 3
+
+
+def test_a_child_that_was_drained_alone_is_started_again_and_is_no_death(
+    fifo: Fifo, caplog: pytest.LogCaptureFixture
+) -> None:
+    pids: list[int] = []
+
+    async def main() -> None:
+        # One death would be one too many.
+        supervisor = Supervisor(
+            lambda member: script(fifo, OBEDIENT, member, 0),
+            1,
+            restarts=Restarts(limit=0, **NO_DELAY),
+            started=lambda member, pid: pids.append(pid),
+        )
+        running = asyncio.create_task(supervisor.run())
+        for _ in range(2):
+            assert await fifo.line() == "ready 0"
+            os.kill(pids[-1], signal.SIGTERM)
+            assert await fifo.line() == "SIGTERM 0"
+        assert await fifo.line() == "ready 0"
+        os.kill(os.getpid(), signal.SIGTERM)
+        assert await running == 0
+
+    with caplog.at_level(logging.INFO):
+        run(main())
+    assert len(set(pids)) == 3
+    told = [(record.levelname, record.message) for record in caplog.records if "member 0" in record.message]
+    assert told == [("INFO", "member 0 was drained and ended with 0, next start in 0.0 s")] * 2
 
 
 def test_children_that_die_too_often_end_everything(fifo: Fifo) -> None:
