@@ -17,6 +17,7 @@ from tests.kafka.worker import to_toml
 from worker.alarms import AlarmCause
 from worker.cli import COMMANDS, cli
 from worker.config import Config
+from worker.metrics import Metrics
 
 ROOT = Path(__file__).parents[1]
 README = ROOT / "README.md"
@@ -141,6 +142,12 @@ def without_suffix(name: str) -> str:
 def test_every_metric_is_in_the_runbook() -> None:
     text = (ROOT / "docs" / "operations.md").read_text()
     assert {name for name in METRICS if f"`{name}`" not in text} == set()
+
+
+def test_every_metric_of_the_process_that_is_named_exists() -> None:
+    named = set(re.findall(r"`(process_[a-z_]+)`", (ROOT / "docs" / "operations.md").read_text()))
+    exposed = Metrics().exposition().decode()
+    assert named and {name for name in named if f"\n{name} " not in exposed} == set()
 
 
 def test_every_reason_of_a_dead_letter_is_explained() -> None:

@@ -7,7 +7,7 @@ assignment. All updates are per batch.
 
 from collections.abc import Callable, Iterable, Iterator
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, generate_latest
+from prometheus_client import CollectorRegistry, Counter, Gauge, ProcessCollector, generate_latest
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
@@ -41,6 +41,7 @@ class Metrics:
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
+        ProcessCollector(registry=self.registry)  # process_cpu_seconds_total, process_resident_memory_bytes, ...
 
         def counter(name: str, documentation: str, *labels: str) -> Counter:
             return Counter(name, documentation, labels, registry=self.registry)
@@ -100,6 +101,13 @@ class Metrics:
             " Such an event's budget starts at its arrival. Grows: synchronise the producers' clocks.",
             ["topic"],
             registry=self.registry,
+        )
+        self.unreadable_headers = counter(
+            "scorelane_unreadable_headers",
+            "Record headers deadline_ms that are no number or no time, and headers class that name no class. They count"
+            " as absent. Grows: look at the producers.",
+            "topic",
+            "header",
         )
         self.batches = counter("scorelane_batches", "Batches, by what closed them.", "topic", "closed_by")
         self.batch_rows = histogram("scorelane_batch_rows", "Rows of a batch.", ["topic"], ROWS)

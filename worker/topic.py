@@ -22,7 +22,7 @@ from worker.classes import class_rank
 from worker.clock import Clock
 from worker.config import Config, TopicConfig
 from worker.config_quality import ONE_CLASS
-from worker.deadline import DeadlineRule, header_deadline_ms
+from worker.deadline import DEADLINE_HEADER, DeadlineRule, header_deadline_ms
 from worker.delivery import DeliveryDesk
 from worker.dispatcher import Dispatcher
 from worker.lane import Lane, LaneBounds
@@ -39,6 +39,9 @@ RECORD_BYTES: Final = 700
 
 CLASS_HEADER: Final = "class"
 """Record header that names the event's class of service."""
+
+UNKNOWN: Final = -1
+"""Rank of a class that there is none of."""
 
 COUNTED_IDS: Final = 1 << 20
 """Ids whose events are counted for a long-tail segment; larger ones share counts."""
@@ -155,10 +158,9 @@ class Topic:
             values = [value or b"" for value in values]
         if any(map(_headers, scorable)):
             if self._rule.event_deadline != "ignore":
-                stated = np.array([header_deadline_ms(record.headers) for record in scorable])
-                own_deadlines = np.fmin(own_deadlines, stated)
+                own_deadlines = np.fmin(own_deadlines, self._stated(scorable))
             if len(self._classes) > 1:
-                ranks = np.array([self._rank(record) for record in scorable], dtype=np.intp)
+                ranks = self._ranks(scorable)
         timestamps = np.array([record.timestamp for record in scorable], dtype=np.float64)
         ahead_ms = timestamps.max(initial=0.0) - wall_ms
         if ahead_ms > 0.0:
@@ -181,9 +183,25 @@ class Topic:
         )
         partition.lane.offer(chunk, ranks)
 
-    def _rank(self, record: Record) -> int:
-        named = next((value for name, value in record.headers if name == CLASS_HEADER), None)
-        return class_rank(named, self._classes, self._default_rank)
+    def _stated(self, records: Sequence[Record]) -> NDArray[np.float64]:
+        """The deadline headers [n], NaN where there is none that can be read."""
+        stated = np.array([header_deadline_ms(record.headers) for record in records])
+        missing = np.flatnonzero(np.isnan(stated)).tolist()
+        self._unreadable(DEADLINE_HEADER, sum(_header(records[i], DEADLINE_HEADER) is not None for i in missing))
+        return stated
+
+    def _ranks(self, records: Sequence[Record]) -> NDArray[np.intp]:
+        """The classes [n] that the headers name, the topic's own where they name none."""
+        named = [_header(record, CLASS_HEADER) for record in records]
+        ranks = np.array([class_rank(name, self._classes, UNKNOWN) for name in named], dtype=np.intp)
+        unknown = np.flatnonzero(ranks == UNKNOWN)
+        self._unreadable(CLASS_HEADER, sum(named[i] is not None for i in unknown.tolist()))
+        ranks[unknown] = self._default_rank
+        return ranks
+
+    def _unreadable(self, header: str, records: int) -> None:
+        if records:
+            self._metrics.unreadable_headers.labels(self.config.name, header).inc(records)
 
     def _see(self, tensors: Tensors, now: float) -> None:
         for rule in self._segments:
@@ -197,6 +215,10 @@ class Topic:
             # At 0 even an event without any budget left has the primary first.
             above[config.engine] = config.primary_above_ms / 1000 or -np.inf
         return RoutePolicy(above_s=above, late=config.late, segments=tuple(self._segments))
+
+
+def _header(record: Record, name: str) -> bytes | None:
+    return next((value for found, value in record.headers if found == name), None)
 
 
 def _beside(records: Sequence[Record]) -> int:

@@ -1,9 +1,13 @@
 """The admin pages over real HTTP, on a free port."""
 
 import json
+import os
+import re
+import resource
 import socket
 from collections.abc import AsyncIterator, Mapping
 from io import BytesIO
+from pathlib import Path
 
 import aiohttp
 import pytest
@@ -95,6 +99,19 @@ async def test_metrics_are_prometheus_text(site: Site) -> None:
 async def test_alarms_with_the_token_are_taken(site: Site) -> None:
     assert await site.post(BODY) == (200, "2 taken\n")
     assert site.alarms == 2
+
+
+def resident_bytes() -> int:
+    return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()
+
+
+async def test_the_process_says_what_it_uses(site: Site) -> None:
+    """Counted by the kernel: beside what `times` and /proc say at about the same moment."""
+    before = sum(os.times()[:2])
+    _, text = await site.get("/metrics")
+    found = {name: float(value) for name, value in re.findall(r"^(process_\w+) (\S+)$", text, re.MULTILINE)}
+    assert before - 0.02 <= found["process_cpu_seconds_total"] <= sum(os.times()[:2]) + 0.02
+    assert found["process_resident_memory_bytes"] == pytest.approx(resident_bytes(), rel=0.2)
 
 
 @pytest.mark.parametrize("token", [None, "wrong", ""])

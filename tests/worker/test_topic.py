@@ -52,8 +52,11 @@ class Intake:
         chunk, ranks = self.lane.offered[-1]
         return chunk, ranks if isinstance(ranks, int) else ranks.tolist()
 
-    def metric(self, name: str) -> float | None:
-        return self.metrics.registry.get_sample_value(name, {"topic": "t"})
+    def metric(self, name: str, **labels: str) -> float | None:
+        return self.metrics.registry.get_sample_value(name, {"topic": "t", **labels})
+
+    def unreadable(self, header: str) -> float | None:
+        return self.metric("scorelane_unreadable_headers_total", header=header)
 
 
 @asynccontextmanager
@@ -163,6 +166,26 @@ async def test_headers_bring_classes_to_their_own_rows(package: Package) -> None
         assert ranks == [2, 1, 0, 1, 1]
         _, rank = at.take([given(6, GOOD[0]), given(7, GOOD[1])])
         assert rank == 1, "without headers one class for all"
+
+
+async def test_headers_that_say_nothing_count_as_absent_and_are_counted(package: Package) -> None:
+    async with intake(package, sections=CLASSES, service_class="L2") as at:
+        taken = [
+            given(0, GOOD[0], deadline_ms=b"abc", **{"class": b"L1"}),
+            given(1, GOOD[1], deadline_ms=b"nan", **{"class": b"gold"}),
+            given(2, GOOD[2], deadline_ms=None, **{"class": None}),
+            given(3, GOOD[3], deadline_ms=str(WALL_MS + 40).encode(), other=b"abc"),
+        ]
+        chunk, ranks = at.take(taken)
+        assert ((chunk.deadlines - NOW) * 1000).tolist() == pytest.approx([100, 100, 100, 40])
+        assert ranks == [0, 1, 1, 1]
+        assert (at.unreadable("deadline_ms"), at.unreadable("class")) == (2, 1)
+
+
+async def test_headers_that_nobody_asks_for_are_not_counted(package: Package) -> None:
+    async with intake(package, event_deadline="ignore") as at:
+        at.take([given(0, GOOD[0], deadline_ms=b"abc", **{"class": b"gold"})])
+        assert (at.unreadable("deadline_ms"), at.unreadable("class")) == (None, None)
 
 
 async def test_the_first_class_is_the_default_and_the_only_one_needs_no_header(package: Package) -> None:
