@@ -23,11 +23,13 @@ BATCH_START: Final = struct.Struct(">qiib")
 LENGTH_END: Final = 12
 
 
-def client_of(kafka: KafkaConfig) -> AIOKafkaConsumer:
-    """The Kafka client of one member of the group, as `Consumer` needs it."""
+def client_of(kafka: KafkaConfig, member: int = 0) -> AIOKafkaConsumer:
+    """The Kafka client of one member of the group, as `Consumer` needs it. `member` is its number in this process's
+    supervisor."""
     consumer = AIOKafkaConsumer(
         **kafka.client_args(),
         group_id=kafka.group_id,
+        group_instance_id=f"{kafka.group_instance_id}-{member}" if kafka.group_instance_id else None,
         auto_offset_reset=kafka.auto_offset_reset,
         isolation_level=kafka.isolation_level,
         enable_auto_commit=False,

@@ -103,7 +103,7 @@ class Service:
         publisher = Publisher(config.kafka, worker)
         stack.push_async_callback(publisher.stop, worker.drain_timeout_ms / 1000)
         await publisher.start()
-        client = client_of(config.kafka)
+        client = client_of(config.kafka, self._member)
         consumer = self._consumer = Consumer(client, config.kafka, worker, self._topics, self._metrics, self._clock)
         stack.push_async_callback(consumer.close)
         await self._open_lanes(publisher, consumer)

@@ -10,6 +10,7 @@ from tests.e2e.pipeline import Pipeline, configuration, encode, positions, tips
 from tests.e2e.reference import fingerprint_package
 from tests.kafka.client import Client
 from tests.kafka.process import wait_until
+from tests.kafka.worker import Configuration
 
 pytestmark = pytest.mark.kafka
 
@@ -109,3 +110,25 @@ def test_a_killed_member_costs_repeats_of_what_it_had_not_committed_and_no_loss(
     assert len(repeated) >= 300, "what the victim had published and not committed is scored again"
     assert repeated <= set(published), "and nothing else is"
     assert max(counted.values()) == 2
+
+
+def test_a_named_member_that_is_killed_and_back_in_time_takes_up_its_partitions_and_stops_nobody(
+    pipeline: Pipeline, start_worker: StartWorker
+) -> None:
+    def member(name: str) -> Configuration:
+        return configuration([pipeline], kafka={"group_instance_id": name, "session_timeout_ms": 30_000})
+
+    first = start_worker(member("a"))
+    second = start_worker(member("b"), ready=False)
+    wait_until(lambda: pipeline.kafka.members(pipeline.group) == 2, "two members")
+    second.wait_ready()
+    wait_until(lambda: first.get("/readyz")[0] == 200, "both have partitions")
+    rebalances = first.metric("scorelane_rebalances_total")
+    where = pipeline.produce([encode(event) for event in tips(2_000, 0)])
+    _scored_by(pipeline, 100)
+    second.sigkill()
+    where += pipeline.produce([encode(event) for event in tips(2_000, 1)])
+    start_worker(member("b"))
+    pipeline.wait_finished()
+    assert set(positions(pipeline.scores())) == set(where)
+    assert first.metric("scorelane_rebalances_total") == rebalances, first.stderr
