@@ -86,9 +86,9 @@ class KafkaConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     sasl_token_file: str = ""
     """File with the bearer token of OAUTHBEARER; read again at each connection, so that it can be rotated."""
     group_instance_id: str = ""
-    """Name of this member that outlives it, unlike every other's; with --processes a number is appended. A member that is
-    back within `session_timeout_ms` takes up its partitions, and the others go on meanwhile. Without one each start and
-    stop is a rebalance, and the one after a crash waits for `session_timeout_ms`."""
+    """Name of this member that outlives it, unlike every other's; with --processes a number is appended. A member that
+    is back within `session_timeout_ms` takes up its partitions, and the others go on meanwhile. Without one each start
+    and stop is a rebalance, and the one after a crash waits for `session_timeout_ms`."""
     session_timeout_ms: Milliseconds = 30_000
     """Silence after which the group gives a member's partitions to others. While it waits for that, a rebalance stops
     all."""
