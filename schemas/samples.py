@@ -26,6 +26,8 @@ SAMPLES: Final = {
     "alimama": Sample("alimama", "target"),
 }
 
+_JSON: Final = {".jsonl", ".ndjson", ".json"}
+
 _ALIMAMA_SEQUENCES: Final = ("his_cate", "his_brand", "cont_btag", "match_mask")
 
 
@@ -35,10 +37,24 @@ def rows(path: Path) -> Iterator[Row]:
     The sequences of an Alimama row lose the positions that its `mask` marks as padding. Raises `ValueError` with the
     file and the line for what cannot be read, `OSError` for a file that cannot be opened.
     """
-    if path.suffix in {".jsonl", ".ndjson", ".json"}:
+    if path.suffix in _JSON:
         yield from _json_rows(path)
     else:
         yield from _csv_rows(path)
+
+
+def header(path: Path) -> list[str]:
+    """Columns of a CSV file as its rows may have them, each once; none for JSONL, whose rows name their own.
+
+    Raises `OSError`, and `ValueError` for a file that is no text.
+    """
+    if path.suffix in _JSON:
+        return []
+    with path.open(newline="", encoding="utf-8") as file:
+        columns = dict.fromkeys(next(csv.reader(file), []))
+    if "his_cate" in columns:
+        columns.pop("mask", None)
+    return list(columns)
 
 
 def _json_rows(path: Path) -> Iterator[Row]:
@@ -50,7 +66,23 @@ def _json_rows(path: Path) -> Iterator[Row]:
             try:
                 yield decoder.decode(line)
             except (msgspec.DecodeError, UnicodeDecodeError) as error:
-                raise ValueError(f"{path}: line {number}: {error}; each line must be one JSON object") from error
+                problem = _of_field(line) or f"{error}; each line must be one JSON object"
+                raise ValueError(f"{path}: line {number}: {problem}") from error
+
+
+def _of_field(line: bytes) -> str:
+    """The field of an object whose value cannot be read, and why; empty where the line itself is the problem."""
+    try:
+        fields = msgspec.json.decode(line, type=dict[str, msgspec.Raw])
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return ""
+    for name, value in fields.items():
+        try:
+            msgspec.json.decode(value)
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            problem = str(error).partition(" - at `")[0]
+            return f"{name}: {problem[:1].lower()}{problem[1:]}; correct the value"
+    return ""
 
 
 def _csv_rows(path: Path) -> Iterator[Row]:

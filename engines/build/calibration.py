@@ -92,11 +92,13 @@ def read(
     """Rows of a CSV or JSONL recording through the same encoder and decoder as live events.
 
     `label` and `user` are columns of the file; without `user` the event's own key stands for it. `tables` are the
-    package's static embeddings, where the spec names any. Records that cannot
-    be scored are left out. Raises `LoadError` when the file cannot be read or no row is left.
+    package's static embeddings, where the spec names any. Records that cannot be scored are left out. Raises
+    `LoadError` when the file cannot be read, its columns are not those of the spec, or no row is left.
     """
     from schemas.decoder import Decoder
     from schemas.encoder import Encoder
+    from schemas.errors import InvalidEvent
+    from schemas.fit import fit
     from schemas.samples import rows as recorded
 
     encode = Encoder(spec, "msgpack").encode
@@ -117,8 +119,14 @@ def read(
         columns.clear()
 
     try:
+        if problem := fit(spec, path).problem:
+            raise LoadError(f"{path}: {problem}")
         for row in recorded(path):
-            values.append(encode(row))
+            try:
+                values.append(encode(row))
+            except InvalidEvent as error:
+                reasons[str(error)] += 1
+                continue
             columns.append(row)
             if len(values) == CHUNK:
                 flush()
@@ -127,9 +135,8 @@ def read(
     except (OSError, ValueError) as error:
         raise LoadError(f"{path}: cannot be read as recorded events: {error}") from error
     if not parts:
-        worst = reasons.most_common(1)
-        why = worst[0][0] if worst else "the file is empty"
-        raise LoadError(f"{path}: no row of this file fits the model's spec ({why})")
+        [(worst, _)] = reasons.most_common(1)
+        raise LoadError(f"{path}: no row of this file fits the model's spec ({worst})")
     return joined(parts)
 
 

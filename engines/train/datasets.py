@@ -17,6 +17,7 @@ from engines.train.streams import Labelled, ads, tips
 from schemas.decoder import Decoder
 from schemas.encoder import Encoder
 from schemas.errors import InvalidEvent
+from schemas.fit import fit
 from schemas.rows import Tensors
 from schemas.samples import SAMPLES, rows
 from schemas.spec import ModelSpec, builtin
@@ -83,6 +84,8 @@ def split(dataset: Dataset, seed: int) -> tuple[Dataset, Dataset]:
 def _file_rows(sample: str, path: Path) -> Iterator[Labelled]:
     column = SAMPLES[sample].label
     try:
+        if problem := fit(builtin(SAMPLES[sample].spec), path, others=[column]).problem:
+            raise LoadError(f"{path}: {problem}")
         for number, row in enumerate(rows(path), 1):
             label = str(row.pop(column, "missing"))
             if label not in ("0", "1"):

@@ -1,8 +1,9 @@
+import re
 from pathlib import Path
 
 import pytest
 
-from schemas.samples import SAMPLES, rows
+from schemas.samples import SAMPLES, header, rows
 
 DATA = Path(__file__).parent.parent / "data"
 
@@ -42,6 +43,31 @@ def test_json_lines_and_their_errors(tmp_path: Path) -> None:
     path.write_text('{"a": 1}\n[1]\n')
     with pytest.raises(ValueError, match=r"events.jsonl: line 2: .*one JSON object"):
         list(rows(path))
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ('{"a": 1, "price": 1e999}', "price: number out of range; correct the value"),
+        ('{"a": 1, "seen": [1, {"x": -1e400}]}', "seen: number out of range; correct the value"),
+        ('{"a": 1, "b": tru}', "JSON is malformed: invalid character (byte 18); each line must be one JSON object"),
+        ('{"a": 1', "Input data was truncated; each line must be one JSON object"),
+    ],
+)
+def test_the_field_that_cannot_be_read_is_named(line: str, said: str, tmp_path: Path) -> None:
+    path = tmp_path / "bad.jsonl"
+    path.write_text('{"a": 1}\n' * 7 + line + "\n")
+    with pytest.raises(ValueError, match=re.escape(f"{path}: line 8: {said}")):
+        list(rows(path))
+
+
+def test_the_header_of_a_table(tmp_path: Path) -> None:
+    assert header(DATA / "avazu_sample.txt")[:4] == ["id", "click", "hour", "C1"]
+    alimama = header(DATA / "alimama_sample.csv")
+    assert len(alimama) == 21 and alimama.count("his_cate") == 1 and "mask" not in alimama
+    path = tmp_path / "events.jsonl"
+    path.write_text('{"a": 1}\n')
+    assert header(path) == []
 
 
 def test_a_csv_line_of_another_length_is_named(tmp_path: Path) -> None:

@@ -29,15 +29,22 @@ class Subject:
     json_path: Path | None
 
     def open(self) -> "tuple[Package, Rowset]":
-        """The model's package and the recorded rows. Raises `LoadError`, and `ClickException` without the libraries."""
+        """The model's package and the recorded rows. Raises `LoadError`, and `ClickException` without the libraries or
+        for a file of other rows."""
         try:
+            from engines import cuda  # noqa: F401  # looked for before the rows are read
             from engines.build import calibration
         except ImportError as error:
-            raise click.ClickException(f"{error}; pip install 'scorelane[gpu]'") from error
+            raise click.ClickException(
+                f"{self.model}: plans are built and run with TensorRT: {error}; install its libraries with"
+                " pip install '.[gpu]', on a machine with a GPU"
+            ) from error
         from engines.package import Package
+        from worker.cli.rows import warn_of_columns
 
         package = Package.open(self.model)
         tables = package.open_tables()
+        warn_of_columns(package.spec, self.rows, self.label, self.user)
         return package, calibration.read(package.spec, self.rows, label=self.label, user=self.user, tables=tables)
 
     @property

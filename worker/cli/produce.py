@@ -2,8 +2,9 @@
 
 import asyncio
 import itertools
+import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -13,6 +14,8 @@ import click
 from worker.cli.client import client_args, connection_options, partitions_of, quiet, started
 from worker.cli.loop import run_until_signal
 from worker.cli.openloop import OpenLoop
+from worker.cli.rows import choose, events
+from worker.config import Config, TopicConfig
 
 CHUNK = 500
 """Most events between two looks at the clock and at signals."""
@@ -28,10 +31,16 @@ FLUSH_TIMEOUT_S = 30.0
     "--model",
     "model",
     metavar="PATH",
-    help="How a row becomes an event: a model package, a spec file, or one of criteo, avazu, alimama, tipping, ad. "
-    "Without it the lines of a JSONL file are sent as they are.",
+    help="How a row becomes an event: a model package, a spec file, or one of criteo, avazu, alimama, tipping, ad.  "
+    "[default: the model of the topic in --config; without it the lines of a JSONL file are sent as they are]",
 )
-@click.option("--format", "format_", type=click.Choice(["msgpack", "json"]), default="msgpack", show_default=True)
+@click.option(
+    "--format",
+    "format_",
+    type=click.Choice(["msgpack", "json"]),
+    help="[default: the format of the topic in --config, else msgpack]",
+)
+@click.option("--as-is", is_flag=True, help="Send the lines of a JSONL file as they are, whatever they hold.")
 @click.option("--rate", type=click.FloatRange(0), default=0.0, help="Events a second, open loop.  [default: no limit]")
 @click.option("--count", type=click.IntRange(1), help="Stop after so many events.")
 @click.option("--loop", "endless", is_flag=True, help="Begin again at the end of the file.")
@@ -41,19 +50,24 @@ def produce(
     config_path: Path | None,
     bootstrap: str | None,
     model: str | None,
-    format_: Literal["msgpack", "json"],
+    format_: Literal["msgpack", "json"] | None,
+    as_is: bool,
     rate: float,
     count: int | None,
     endless: bool,
 ) -> int:
     """Publish the rows of FILE as events: CSV with a header, or JSONL (.jsonl, .ndjson, .json).
 
+    Rows that have none of the model's fields, or lack one without default, are refused. Other columns are left out,
+    with a warning.
+
     With --rate the load is open loop: the record's timestamp is when the event was due, so that the worker's
     deadlines count from there. Ctrl-C ends it with the totals. Exit code 1 when an event was not acknowledged.
     """
     args = client_args(config_path, bootstrap)
     quiet()
-    source = _source(file, model, format_)
+    configured = None if config_path is None else _configured(topic, config_path)
+    source = events(file, choose(model, format_, as_is, configured, config_path))
 
     def values() -> Iterator[bytes]:
         passes = itertools.count() if endless else range(1)
@@ -86,58 +100,8 @@ class Totals:
         return f"{text}; first failure: {self.error}" if self.error else text
 
 
-def _source(file: Path, model: str | None, format_: Literal["msgpack", "json"]) -> Callable[[], Iterator[bytes]]:
-    """A function that reads the file from the beginning, as record values."""
-    if model is None:
-        if file.suffix not in {".jsonl", ".ndjson", ".json"}:
-            raise click.UsageError("a CSV file needs --model, which says how a row becomes an event")
-        if format_ != "json":
-            raise click.UsageError("lines as they are need --format json; or give --model to encode them")
-        return lambda: _lines(file)
-    from schemas.encoder import Encoder
-    from schemas.errors import InvalidEvent
-    from schemas.samples import rows
-
-    encoder = Encoder(_spec(model), format_)
-
-    def encoded() -> Iterator[bytes]:
-        try:
-            for number, row in enumerate(rows(file), 1):
-                try:
-                    yield encoder.encode(row)
-                except InvalidEvent as error:
-                    problem = f"{file}: row {number}: {error}; correct the row or give the right --model"
-                    raise click.ClickException(problem) from error
-        except (ValueError, OSError) as error:
-            raise click.ClickException(str(error)) from error
-
-    return encoded
-
-
-def _lines(file: Path) -> Iterator[bytes]:
-    with file.open("rb") as lines:
-        for line in lines:
-            if value := line.strip():
-                yield value
-
-
-def _spec(model: str) -> Any:
-    from engines.package import Package
-    from schemas.errors import InvalidSpec
-    from schemas.spec import ModelSpec, builtin
-
-    path = Path(model)
-    if path.is_dir():
-        return Package.open(path).spec
-    if path.is_file():
-        return ModelSpec.load(path)
-    try:
-        return builtin(model)
-    except InvalidSpec as error:
-        problem = "no such package, spec file or built-in spec"
-        raise click.UsageError(
-            f"--model {model}: {problem}; built in are criteo, avazu, alimama, tipping, ad"
-        ) from error
+def _configured(topic: str, config_path: Path) -> TopicConfig | None:
+    return next((one for one in Config.load(config_path, os.environ).topics if one.name == topic), None)
 
 
 async def _publish(

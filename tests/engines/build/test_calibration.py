@@ -96,7 +96,12 @@ def test_a_recording_longer_than_a_chunk_is_whole(tmp_path: Path) -> None:
         ("request,age,country,clicked\nr1,20,de,2\n", "column 'clicked': 2 is neither 0 nor 1"),
         ("request,age,country\nr1,20,de\n", "column 'clicked': 'clicked'; every row needs 0 or 1"),
         ("request,age,country,clicked\nr1,-1,de,1\n", "no row of this file fits the model's spec .*age"),
-        ("request,age,country,clicked\n", "the file is empty"),
+        ("request,age,country,clicked\n", "no rows; give a CSV file"),
+        (
+            "request,clicked\nr1,1\n",
+            "has none of the model's fields: age, country are missing, its columns are request",
+        ),
+        ("request,age,country,clicked\nr1,old,de,1\n", "no row of this file fits the model's spec .*age: 'old' cannot"),
         ("request,age\nr1\n", "cannot be read as recorded events: .*line 2"),
     ],
 )
