@@ -1,13 +1,17 @@
-"""What a configuration names beside itself: model packages, secrets, and on request the topics of the broker."""
+"""What a configuration names beside itself: model packages, secrets, and on request the topics of the broker.
+
+Engines are loaded as the worker does it, but for those of a GPU, which this machine need not have.
+"""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from engines import load
 from engines.errors import LoadError
 from engines.package import Package
 from engines.plans import found
-from worker.config import Config, ConfigError, Problem
+from worker.config import Config, ConfigError, Problem, TopicConfig
 from worker.segments import misfits
 
 NEEDS = {"ort": "model.onnx", "light": "light.npz", "trees": "trees.onnx", "trt": "model.onnx"}
@@ -24,7 +28,10 @@ class Checked:
 
 
 def check_files(config: Config, source: str) -> Checked:
-    """Open every model with its digests verified, and everything that security needs. `source` names the file."""
+    """Open every model with its digests verified, load its engines, and read everything that security needs.
+
+    `source` names the file.
+    """
     problems: list[Problem] = []
     for secrets in (config.kafka.client_args, config.alarms.webhook_tokens):
         try:
@@ -32,19 +39,20 @@ def check_files(config: Config, source: str) -> Checked:
         except ConfigError as error:
             problems += [Problem(source, p.key, p.value, p.problem, p.remedy) for p in error.problems]
     packages: dict[str, Package] = {}
+    loads = Loads()
     for topic in config.topics:
         key = f"topics[{topic.name}]"
         whole = _open(topic.model, key, source, problems)
         if whole is not None:
             packages[topic.name] = whole
             for field, engines in (("engine", (topic.engine,)), ("fallback", topic.fallback)):
-                problems += _engines(engines, whole, f"{key}.{field}", source)
+                problems += _engines(engines, whole, f"{key}.{field}", source, topic, loads)
         for segment in topic.segments:
             inner = f"{key}.segments[{segment.name}]"
             own = _open(segment.model, inner, source, problems)
             if own is not None:
                 packages[f"{topic.name}.{segment.name}"] = own
-                problems += _engines((segment.engine,), own, f"{inner}.engine", source)
+                problems += _engines((segment.engine,), own, f"{inner}.engine", source, topic, loads)
             if whole is not None and own is not None:
                 for field, *rest in misfits(segment, whole.spec, own.spec):
                     problems.append(Problem(source, f"{inner}.{field}", *rest))
@@ -88,7 +96,28 @@ def _open(model: str, key: str, source: str, problems: list[Problem]) -> Package
         return None
 
 
-def _engines(engines: Sequence[str], package: Package, key: str, source: str) -> list[Problem]:
+class Loads:
+    """Engines of packages, each loaded and closed once."""
+
+    def __init__(self) -> None:
+        self._errors: dict[tuple[str, str, int, int], LoadError | None] = {}
+
+    def error(self, engine: str, package: Package, topic: TopicConfig) -> LoadError | None:
+        """Why the engine cannot be loaded with the topic's options."""
+        key = (engine, str(package.path), topic.max_batch, topic.threads)
+        if key not in self._errors:
+            try:
+                load(engine, package, threads=topic.threads, max_batch=topic.max_batch).close()
+            except LoadError as error:
+                self._errors[key] = error
+            else:
+                self._errors[key] = None
+        return self._errors[key]
+
+
+def _engines(
+    engines: Sequence[str], package: Package, key: str, source: str, topic: TopicConfig, loads: Loads
+) -> list[Problem]:
     problems = []
     lacks = {engine: _lack(engine, package) for engine in (*NEEDS, "constant")}
     for engine in engines:
@@ -97,9 +126,13 @@ def _engines(engines: Sequence[str], package: Package, key: str, source: str) ->
             problem = f"the package {package.name} {package.version} has no {lack}"
             remedy = f"use one of {known}, or train the model with it" if known else "train the model again"
             problems.append(Problem(source, key, engine, problem, remedy))
-        elif engine == "trt" and (why := _no_plan(package)):
-            remedy = f"scorelane engine build {package.path} --precision fp32 on the GPU machine"
-            problems.append(Problem(source, key, engine, why, remedy))
+        elif engine == "trt":
+            if why := _no_plan(package):
+                remedy = f"scorelane engine build {package.path} --precision fp32 on the GPU machine"
+                problems.append(Problem(source, key, engine, why, remedy))
+        elif error := loads.error(engine, package, topic):
+            problem, _, remedy = str(error).rpartition("; ")
+            problems.append(Problem(source, key, engine, problem, remedy))
     return problems
 
 

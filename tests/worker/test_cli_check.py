@@ -6,11 +6,15 @@ import msgspec
 import pytest
 from click.testing import CliRunner
 
-from engines import plans
+from engines import load, plans
+from engines.base import Engine
+from engines.errors import LoadError
 from engines.package import Package, write_package
-from schemas.spec import builtin
+from schemas.spec import ModelSpec, builtin
 from tests.engines.test_plans import put, record
+from tests.models import tiny_package
 from tests.worker.test_cli import scorelane, write_config
+from worker import preflight
 from worker.cli import cli
 from worker.cli.demo.worker_process import to_toml
 from worker.config import Config
@@ -22,11 +26,18 @@ SEGMENT = {"name": "whales", "model": "models/whales", "tensor": "ids", "column"
 
 @pytest.fixture(autouse=True)
 def models(tmp_path: Path) -> Path:
-    """Models that look whole; their bytes are not what is checked here."""
+    """Models whose engines load, without a base rate."""
     for name, spec in (("tipping", "tipping"), ("whales", "tipping"), ("ads", "ad")):
-        files = {"spec.toml": builtin(spec).dumps(), "model.onnx": b"onnx", "light.npz": b"npz"}
-        write_package(tmp_path / "models", name=name, version="1", kind="mlp", files=files)
+        package(tmp_path, name, builtin(spec))
     return tmp_path / "models"
+
+
+def package(folder: Path, name: str, spec: ModelSpec, **changed: bytes) -> Package:
+    """models/<name>/1 of real files, but for those `changed` (`light_npz=b"..."`)."""
+    made = tiny_package(folder / f"made-{name}", spec)
+    files = {file: made.file(file).read_bytes() for file in made.manifest.files}
+    files |= {file.replace("_", "."): data for file, data in changed.items()}
+    return write_package(folder / "models", name=name, version="1", kind="mlp", files=files)
 
 
 def check(tmp_path: Path, segment: dict[str, object] | None = None, more: str = "") -> list[str]:
@@ -103,6 +114,57 @@ def test_the_gpus_engine_needs_an_accepted_plan_of_this_model(
     assert problem() == ""
 
 
+def test_an_onnx_model_of_another_spec_is_found_as_the_worker_would(tmp_path: Path) -> None:
+    two = ModelSpec.parse(
+        b'event = "custom"\nfeatures = [{ name = "a", tensor = "dense" }, { name = "b", tensor = "dense" }]', "s.toml"
+    )
+    thirteen = ModelSpec.parse(b'event = "custom"\nfeatures = [{ name = "dense", shape = [13] }]', "s.toml")
+    onnx = tiny_package(tmp_path / "thirteen", thirteen).file("model.onnx").read_bytes()
+    made = package(tmp_path, "misfit", two, model_onnx=onnx)
+    path = config_file(tmp_path, model="models/misfit")
+    (problem,) = check_files(Config.load(path, {}), "w.toml").problems
+    assert (problem.key, problem.value) == ("topics[tips].engine", "ort")
+    said = f"{made.path}/model.onnx: input dense has rows [13], the spec says [2]"
+    assert (problem.problem, problem.remedy) == (said, "change one")
+    with pytest.raises(LoadError) as refused:
+        load("ort", made)
+    assert str(refused.value) == f"{said}; change one"
+    ran = scorelane("check", "--config", path)
+    assert (ran.returncode, ran.stdout) == (2, "")
+    assert ran.stderr == f"scorelane: {path}: topics[tips].engine: ort: {said}; change one\n"
+
+
+def test_every_engine_of_the_chain_is_loaded(tmp_path: Path) -> None:
+    package(tmp_path, "broken", builtin("tipping"), model_onnx=b"onnx", light_npz=b"npz", trees_onnx=b"trees")
+    root = f"{tmp_path}/models/broken/1"
+    path = config_file(tmp_path, SEGMENT | {"model": "models/broken"}, engine="ort", fallback=["trees", "light"])
+    path.write_text(path.read_text().replace('model = "models/tipping"', 'model = "models/broken"'))
+    problems = check_files(Config.load(path, {}), "w.toml").problems
+    assert [(one.key.removeprefix("topics[tips]."), one.value) for one in problems] == [
+        ("engine", "ort"),
+        ("fallback", "trees"),
+        ("fallback", "light"),
+        ("segments[whales].engine", "light"),
+    ]
+    assert problems[0].problem.startswith(f"{root}/model.onnx: not loadable: ")
+    assert problems[1].problem.startswith(f"{root}/trees.onnx: not loadable: ")
+    assert problems[2].problem.startswith(f"{root}/light.npz: not a light model: ")
+    assert problems[2].remedy == "train the model again"
+
+
+def test_an_engine_of_two_topics_is_loaded_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    loaded: list[tuple[str, int]] = []
+
+    def counted(kind: str, package: Package, **options: int) -> Engine:
+        loaded.append((kind, options["max_batch"]))
+        return load(kind, package, **options)
+
+    monkeypatch.setattr(preflight, "load", counted)
+    more = '\n[[topics]]\nname = "two"\nmodel = "models/tipping"\n'
+    assert check(tmp_path, more=more) == []
+    assert loaded == [("ort", 256), ("light", 256)]
+
+
 def test_a_segments_package_is_opened(tmp_path: Path, models: Path) -> None:
     (models / "whales/1/light.npz").write_bytes(b"damaged")
     (line,) = check(tmp_path, SEGMENT)
@@ -127,7 +189,8 @@ def test_the_constant_engine_needs_a_base_rate(tmp_path: Path) -> None:
 
 
 def test_a_package_with_a_base_rate_offers_the_constant_engine(tmp_path: Path) -> None:
-    files = {"spec.toml": builtin("tipping").dumps(), "model.onnx": b"onnx"}
+    made = tiny_package(tmp_path / "made", "tipping")
+    files = {name: made.file(name).read_bytes() for name in ("spec.toml", "model.onnx")}
     write_package(tmp_path / "models", name="tipping", version="2", kind="mlp", files=files, metrics={"base_rate": 0.1})
     (problem,) = check_files(Config.load(config_file(tmp_path), {}), "w.toml").problems
     assert problem.remedy == "use one of ort, trt, constant, or train the model with it"

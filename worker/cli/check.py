@@ -18,8 +18,8 @@ def check(config_path: Path | None, connect: bool, example: bool) -> int:
     """Validate a configuration and everything it names, and show what would run.
 
     Checked are the TOML, keys, values and how they fit together, the environment's overrides (SCORELANE_...), model
-    packages with their digests (also those of segments), the files that engines need, certificates and secrets. Every
-    problem is one line:
+    packages with their digests (also those of segments), certificates and secrets. Engines are loaded as `run` does
+    it, except trt: of that it is checked that there is an accepted plan. Every problem is one line:
 
         file: key: value: problem; remedy
 
