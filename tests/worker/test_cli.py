@@ -16,12 +16,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engines.package import write_package
 from schemas.dead_letter import DeadLetter
 from schemas.decoder import Decoder
 from schemas.samples import rows
 from schemas.score import JsonScore, Score
 from schemas.spec import builtin
+from tests.models import tiny_package
 from worker.cli import COMMANDS
 from worker.cli.client import partitions, quiet
 from worker.cli.demo.latency import Latencies
@@ -30,7 +30,7 @@ from worker.cli.demo.session import Plan, create_topics
 from worker.cli.demo.traffic import Source, criteo, live_room
 from worker.cli.demo.worker_process import to_toml
 from worker.cli.openloop import OpenLoop
-from worker.cli.scores import ScoreReader, Tally, to_json
+from worker.cli.scores import ScoreReader, Tally, dead, to_json
 from worker.config import Config
 from worker.embedded import EmbeddedBroker
 
@@ -49,9 +49,8 @@ def scorelane(*arguments: object, **environ: str) -> subprocess.CompletedProcess
 
 @pytest.fixture
 def models(tmp_path: Path) -> Path:
-    """models/tipping/1 with a primary and a light model; the bytes do not matter for what is checked here."""
-    files = {"spec.toml": builtin("tipping").dumps(), "model.onnx": b"onnx", "light.npz": b"npz"}
-    write_package(tmp_path / "models", name="tipping", version="1", kind="mlp", files=files)
+    """models/tipping/1 with a primary and a light model."""
+    tiny_package(tmp_path / "models", "tipping", name="tipping")
     return tmp_path / "models"
 
 
@@ -297,7 +296,11 @@ def test_tail_reads_both_formats(tmp_path: Path, bootstrap: str) -> None:
     assert [json.loads(line) for line in ran.stdout.splitlines()] == [
         {name: getattr(score, name) for name in Score.__struct_fields__} for score in (SCORE, late)
     ]
-    assert ran.stderr == "2 scores, 1 late, ort 50.0 %, light 50.0 %, 1 records that are no scores\n"
+    assert ran.stderr.splitlines() == [
+        "scorelane: mixed/0@1 is no score, and records like it are only counted; scores are in the topic that `scores`"
+        " names, by default mixed.scores",
+        "2 scores, 1 late, ort 50.0 %, light 50.0 %, 1 records that are no scores",
+    ]
     ran = scorelane("tail", "mixed", "--bootstrap", bootstrap, "--from-beginning", "--max", 2)
     assert ran.stdout.splitlines()[1] == "tip-2  0.5000  tipping 1  light (hung)  late by 10 ms"
 
@@ -318,11 +321,53 @@ def test_tail_shows_why_letters_are_dead(bootstrap: str) -> None:
     asyncio.run(publish())
     options = ["letters", "--bootstrap", bootstrap, "--from-beginning", "--max", 1]
     assert scorelane("tail", *options).stdout.splitlines() == [
-        "tip-3  decode  byte 3:\\nnot msgpack",
+        "tips/0@7  tip-3  decode  byte 3:\\nnot msgpack",
         "0 scores, 0 late, 1 dead letter",
     ]
     ran = scorelane("tail", *options, "--json")
-    assert json.loads(ran.stdout) == {"key": "tip-3", "reason": "decode", "detail": "byte 3:\nnot msgpack"}
+    said = {"key": "tip-3", "reason": "decode", "detail": "byte 3:\nnot msgpack"}
+    assert json.loads(ran.stdout) == said | {"topic": "tips", "partition": 0, "offset": 7}
+
+
+def test_tail_on_a_topic_of_events_says_so_at_the_first_one(bootstrap: str) -> None:
+    create(bootstrap, events=1)
+
+    async def publish() -> None:
+        from aiokafka import AIOKafkaProducer
+
+        producer = AIOKafkaProducer(bootstrap_servers=bootstrap)
+        await producer.start()
+        for value in (b'{"I1": 1}', b'{"I1": 2}'):
+            await producer.send_and_wait("events", value)
+        await producer.stop()
+
+    asyncio.run(publish())
+    command = [sys.executable, "-m", "worker.cli", "tail", "events", "--bootstrap", bootstrap, "--from-beginning"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as tail:
+        assert tail.stdout is not None and tail.stderr is not None
+        assert tail.stderr.readline().startswith("scorelane: events/0@0 is no score, and records like it are only")
+        tail.send_signal(signal.SIGINT)
+        assert tail.stdout.read() == "0 scores, 0 late, 2 records that are no scores\n"
+        assert tail.stderr.read() == ""
+    assert tail.returncode == 0
+
+
+@pytest.mark.parametrize(
+    ("topic", "partition", "offset", "place"),
+    [
+        (b"tips", b"2", b"90", "tips/2@90"),
+        (b"tips", b"two", b"9" * 20, "tips/?@?"),
+        (b"t\xff", b"-1", None, "t\\xff/?@?"),
+        (None, b"", b"0", "?/?@0"),
+    ],
+)
+def test_the_place_of_a_dead_letter_may_be_anything(
+    topic: bytes | None, partition: bytes, offset: bytes | None, place: str
+) -> None:
+    headers = [("scorelane.topic", topic), ("scorelane.partition", partition), ("scorelane.offset", offset)]
+    letter = dead(None, [("scorelane.reason", b"late"), *headers])
+    assert letter is not None and letter.place == place
+    assert dead(None, headers) is None
 
 
 def test_tail_ends_with_its_totals_at_a_signal(bootstrap: str) -> None:

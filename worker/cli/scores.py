@@ -32,6 +32,16 @@ class Dead(msgspec.Struct, frozen=True, kw_only=True):
     key: str | None
     reason: str
     detail: str
+    topic: str | None
+    """Where the record stands, None where the dead letter does not say."""
+    partition: int | None
+    offset: int | None
+
+    @property
+    def place(self) -> str:
+        """Of the record: topic/partition@offset."""
+        parts = ["?" if part is None else part for part in (self.topic, self.partition, self.offset)]
+        return "{}/{}@{}".format(*parts)
 
 
 def dead(key: bytes | None, headers: Iterable[tuple[str, bytes | None]]) -> Dead | None:
@@ -41,8 +51,20 @@ def dead(key: bytes | None, headers: Iterable[tuple[str, bytes | None]]) -> Dead
     reason, detail = found.get("scorelane.reason"), found.get("scorelane.detail")
     if reason is None:
         return None
-    text = None if key is None else _text(key)
-    return Dead(key=text, reason=_text(reason), detail=_text(detail or b""))
+    topic = found.get("scorelane.topic")
+    return Dead(
+        key=None if key is None else _text(key),
+        reason=_text(reason),
+        detail=_text(detail or b""),
+        topic=None if topic is None else _text(topic),
+        partition=_number(found.get("scorelane.partition")),
+        offset=_number(found.get("scorelane.offset")),
+    )
+
+
+def _number(raw: bytes | None) -> int | None:
+    """Somebody else's header may hold anything."""
+    return int(raw) if raw is not None and len(raw) < 20 and raw.isdigit() else None
 
 
 def _text(raw: bytes) -> str:

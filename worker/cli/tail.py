@@ -36,8 +36,9 @@ def tail(
 ) -> int:
     """Watch the scores of TOPIC (in msgpack or JSON): rate, engines, late ones and the last scores.
 
-    Of dead letters it shows key, reason and detail. Reads all partitions outside any group, so that it disturbs nobody.
-    Without a terminal, one line for each score. Ctrl-C ends it with the totals.
+    Of dead letters it shows the record's place (topic/partition@offset), key, reason and detail. Reads all partitions
+    outside any group, so that it disturbs nobody. Without a terminal, one line for each score. Ctrl-C ends it with the
+    totals. Records that are no scores are only counted; the first one is said on stderr.
     """
     args = client_args(config_path, bootstrap)
     quiet()
@@ -76,11 +77,10 @@ async def _follow(
             while not stop.is_set():
                 left = None if most is None else most - tally.scores - tally.dead
                 polled = await consumer.getmany(timeout_ms=200, max_records=left)
-                scores = [
-                    dead(record.key, record.headers) or reader.read(record.value)
-                    for records in polled.values()
-                    for record in records
-                ]
+                every = [record for records in polled.values() for record in records]
+                scores = [dead(record.key, record.headers) or reader.read(record.value) for record in every]
+                if None in scores and not tally.unreadable:
+                    _say_no_score(every[scores.index(None)], view)
                 for score in scores:
                     tally.add(score)
                 if isinstance(view, _Plain):
@@ -90,6 +90,16 @@ async def _follow(
                     view.update(_table(topic, tally, now - begin), refresh=True)
                 if most is not None and tally.scores + tally.dead >= most:
                     break
+
+
+def _say_no_score(record: Any, view: "Live | _Plain") -> None:
+    """Once, since who looks at a topic of events would else wait for nothing."""
+    text = f"scorelane: {record.topic}/{record.partition}@{record.offset} is no score, and records like it are only"
+    text += f" counted; scores are in the topic that `scores` names, by default {record.topic}.scores"
+    if isinstance(view, _Plain):
+        click.echo(text, err=True)
+    else:
+        view.console.print(text, markup=False, highlight=False)
 
 
 class _Plain:
@@ -124,7 +134,7 @@ def line(score: Any) -> str:
 
 def dead_line(letter: Dead) -> str:
     """One dead letter in one line."""
-    text = f"{'-' if letter.key is None else letter.key}  {letter.reason}  {letter.detail}"
+    text = f"{letter.place}  {'-' if letter.key is None else letter.key}  {letter.reason}  {letter.detail}"
     # Whatever somebody sent: no line breaks, and nothing that steers a terminal.
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
