@@ -16,7 +16,8 @@ POLL_MS = 200
 @click.command()
 @click.argument("topic")
 @connection_options
-@click.option("--out", type=click.Path(path_type=Path, dir_okay=False, writable=True), required=True, help="The trace.")
+@click.option("--out", type=click.Path(path_type=Path), required=True, help="The trace, a new file.")
+@click.option("--force", is_flag=True, help="Overwrite the file if it is there.")
 @click.option("--from-beginning", is_flag=True, help="Begin with the oldest records, not with the next ones.")
 @click.option("--max", "most", type=click.IntRange(1), help="Stop after so many records.")
 @click.option("--seconds", type=click.FloatRange(0, min_open=True), help="Stop after so long.")
@@ -25,6 +26,7 @@ def record(
     config_path: Path | None,
     bootstrap: str | None,
     out: Path,
+    force: bool,
     from_beginning: bool,
     most: int | None,
     seconds: float | None,
@@ -33,9 +35,14 @@ def record(
 
     Reads all partitions outside of any group, so that it disturbs nobody. Ctrl-C ends it; what was read is kept.
     """
+    from worker.replay.trace import TraceError
+
     args = client_args(config_path, bootstrap)
     quiet()
-    count = run_until_signal(lambda stop: _record(args, topic, out, from_beginning, most, seconds, stop))
+    try:
+        count = run_until_signal(lambda stop: _record(args, topic, out, force, from_beginning, most, seconds, stop))
+    except TraceError as error:
+        raise click.ClickException(str(error)) from error
     click.echo(f"{count} records of {topic} in {out}")
     return 0
 
@@ -44,6 +51,7 @@ async def _record(
     args: dict[str, Any],
     topic: str,
     out: Path,
+    force: bool,
     from_beginning: bool,
     most: int | None,
     seconds: float | None,
@@ -54,15 +62,16 @@ async def _record(
     from worker.replay.trace import FORMAT, TraceHead, TraceRecord, TraceWriter
 
     partitions = await partitions_of(topic, args)
-    consumer = AIOKafkaConsumer(
-        **args,
-        group_id=None,
-        enable_auto_commit=False,
-        auto_offset_reset="earliest" if from_beginning else "latest",
-    )
     until = time.monotonic() + (seconds or float("inf"))
     count = 0
-    with TraceWriter(out, TraceHead(FORMAT, topic, partitions)) as writer:
+    with TraceWriter(out, TraceHead(FORMAT, topic, partitions), force=force) as writer:
+        # Not before the file is there: a consumer that is never started complains at its end.
+        consumer = AIOKafkaConsumer(
+            **args,
+            group_id=None,
+            enable_auto_commit=False,
+            auto_offset_reset="earliest" if from_beginning else "latest",
+        )
         async with started(consumer, args):
             consumer.assign([TopicPartition(topic, partition) for partition in range(partitions)])
             while not stop.is_set() and count != most and time.monotonic() < until:

@@ -40,26 +40,45 @@ class Trace(msgspec.Struct, frozen=True):
 
 
 class TraceError(ValueError):
-    """The file is no trace. The message names file, line and remedy."""
+    """The file is no trace, or cannot become one. The message names file, line and remedy."""
 
 
 class TraceWriter:
     """Writes a trace record by record. A context manager; what was written is kept, however it ends."""
 
-    def __init__(self, path: Path, head: TraceHead) -> None:
-        """Raises `OSError`."""
+    def __init__(self, path: Path, head: TraceHead, *, force: bool = False) -> None:
+        """`force` overwrites a file that is there. Raises `TraceError`."""
+        self._path = path
         self._encode = msgspec.json.Encoder().encode
-        self._file = path.open("wb")
-        self._file.write(self._encode(head) + b"\n")
+        try:
+            self._file = path.open("wb" if force else "xb")
+        except FileExistsError as error:
+            raise TraceError(f"{path}: exists; take another name, or --force to overwrite it") from error
+        except OSError as error:
+            raise self._unwritable(error) from error
+        self._write(head)
 
     def write(self, record: TraceRecord) -> None:
-        self._file.write(self._encode(record) + b"\n")
+        """Raises `TraceError` when the disk refuses."""
+        self._write(record)
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *error: object) -> None:
-        self._file.close()
+        try:
+            self._file.close()
+        except OSError as refused:
+            raise self._unwritable(refused) from refused
+
+    def _write(self, line: TraceHead | TraceRecord) -> None:
+        try:
+            self._file.write(self._encode(line) + b"\n")
+        except OSError as error:
+            raise self._unwritable(error) from error
+
+    def _unwritable(self, error: OSError) -> TraceError:
+        return TraceError(f"{self._path}: cannot be written: {error.strerror}; check the path, permissions and space")
 
 
 def read(path: Path) -> Trace:
