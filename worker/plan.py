@@ -9,8 +9,8 @@ they are simulated, with a seed.
 
 from bisect import bisect_right
 from dataclasses import dataclass
-from math import ceil
-from typing import NamedTuple
+from math import ceil, inf
+from typing import Literal, NamedTuple
 
 import numpy as np
 
@@ -35,7 +35,7 @@ class Load:
     """Part of the budget that publishing takes."""
     chunk: int = 1
     """Rows that arrive together: what one poll of one partition brings."""
-    host_row_s: float = 4e-6
+    host_row_s: float = 10e-6
     """Time of one core for a row, all but the engine: fetch, decode, publish."""
     max_batch: int = 256
     headroom: float = 0.7
@@ -62,7 +62,10 @@ class Plan:
     partitions: int
     """Fewest partitions of the topic: every lane has one, and the next doubling of processes finds some."""
     capacity: float
-    """Rows a second that the lanes serve at most, with full batches."""
+    """Rows a second that are served at most: by the lanes with full batches, or by a core of each process beside the
+    engine, whichever are fewer."""
+    bounded_by: Literal["lanes", "host"]
+    """Which of the two that is."""
     latency: Latency
     """Of one lane at its share of the load."""
     host_busy: float
@@ -145,11 +148,14 @@ def plan(service: ServiceTime, load: Load, *, seed: int = 0) -> Plan:
     if for_cores > lanes:
         lanes, limited_by = for_cores, "cores"
         latency = simulate(service, load.rate / lanes, max_batch=load.max_batch, chunk=load.chunk, seed=seed)
+    of_lanes = lanes * capacity(service, load.max_batch)
+    of_host = processes / load.host_row_s if load.host_row_s else inf
     return Plan(
         lanes=lanes,
         processes=processes,
         partitions=max(lanes, 2 * processes),
-        capacity=lanes * capacity(service, load.max_batch),
+        capacity=min(of_lanes, of_host),
+        bounded_by="lanes" if of_lanes <= of_host else "host",
         latency=latency,
         host_busy=load.rate * load.host_row_s / processes,
         limited_by=limited_by,

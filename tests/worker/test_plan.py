@@ -66,6 +66,27 @@ def test_utilisation_asks_for_lanes() -> None:
     assert made.capacity == pytest.approx(4 * 256 / 3.56e-3)
 
 
+def test_capacity_is_that_of_the_lanes_or_of_the_host_whichever_is_smaller() -> None:
+    lanes = plan(LINE, Load(rate=20_000, budget_s=0.05))
+    # One lane: 256 rows in 3.56 ms; one process: 1e6 / 10 us = 100,000.
+    assert (lanes.lanes, lanes.processes, lanes.bounded_by) == (1, 1, "lanes")
+    assert lanes.capacity == pytest.approx(71_910.11)
+    fast = ServiceTime.measured([(1, 0.9e-3), (256, 1.0e-3)])
+    host = plan(fast, Load(rate=20_000, budget_s=0.05))
+    # One lane: 256,000; the host is the smaller one.
+    assert (host.lanes, host.processes, host.bounded_by) == (1, 1, "host")
+    assert host.capacity == pytest.approx(100_000)
+    more = plan(fast, Load(rate=150_000, budget_s=0.05, host_row_s=8e-6))
+    # 1.2 cores / 0.7: two processes, 2 / 8 us = 250,000; two lanes, 512,000.
+    assert (more.lanes, more.processes, more.bounded_by) == (2, 2, "host")
+    assert more.capacity == pytest.approx(250_000)
+
+
+def test_without_host_time_the_lanes_are_the_bound() -> None:
+    made = plan(LINE, Load(rate=20_000, budget_s=0.05, host_row_s=0.0))
+    assert (made.bounded_by, made.processes) == ("lanes", 1)
+
+
 def test_a_tight_budget_asks_for_more_lanes_than_utilisation_does() -> None:
     loose = plan(LINE, Load(rate=200_000, budget_s=0.050, host_row_s=0.0))
     tight = plan(LINE, Load(rate=200_000, budget_s=0.014, host_row_s=0.0))
@@ -110,6 +131,14 @@ def test_command_prints_the_plan() -> None:
     assert "4 (for utilisation)" in result.output
     assert "1, each 20% of a core" in result.output
     assert "partitions   4 at least" in result.output
+    assert "287,640 events/s, bounded by the lanes, 70% of it used" in result.output
+
+
+def test_command_takes_ten_microseconds_of_the_host_for_an_event() -> None:
+    result = CliRunner().invoke(command, ["--rate", "20000", "--measured", "1:0.9", "--measured", "256:1.0"])
+    assert result.exit_code == 0, result.output
+    assert "1, each 20% of a core" in result.output  # 20,000 * 10 us
+    assert "100,000 events/s, bounded by --host-us 10, 20% of it used" in result.output
 
 
 @pytest.mark.parametrize(

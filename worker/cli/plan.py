@@ -50,7 +50,13 @@ class Measurement(click.ParamType[tuple[int, float]]):
 @click.option("--max-batch", type=click.IntRange(1), default=256, show_default=True)
 @click.option("--chunk", type=click.IntRange(1), default=50, show_default=True, help="Events that one poll brings.")
 @click.option("--publish-ms", type=click.FloatRange(0), default=10.0, show_default=True)
-@click.option("--host-us", type=click.FloatRange(0), default=4.0, show_default=True, help="Core time of an event.")
+@click.option(
+    "--host-us",
+    type=click.FloatRange(0),
+    default=10.0,
+    show_default=True,
+    help="Processor time of an event beside the engine: fetch, decode, publish.",
+)
 @click.option(
     "--headroom", type=click.FloatRange(0.05, 1.0), default=0.7, show_default=True, help="Planned utilisation."
 )
@@ -148,13 +154,14 @@ def _show(points: Points, service: "ServiceTime", load: "Load", made: "Plan") ->
     from rich.table import Table
 
     latency = made.latency
+    bound = "bounded by the lanes" if made.bounded_by == "lanes" else f"bounded by --host-us {load.host_row_s * 1e6:g}"
     table = Table(box=box.SIMPLE, show_header=False)
     rows = [
         ("batch", ", ".join(f"{n} rows {seconds * 1e3:.3g} ms" for n, seconds in sorted(points))),
         ("lanes", f"{made.lanes} (for {made.limited_by})"),
         ("processes", f"{made.processes}, each {made.host_busy:.0%} of a core beside the engine"),
         ("partitions", f"{made.partitions} at least"),
-        ("capacity", f"{made.capacity:,.0f} events/s, {load.rate / made.capacity:.0%} of it used"),
+        ("capacity", f"{made.capacity:,.0f} events/s, {bound}, {load.rate / made.capacity:.0%} of it used"),
         (
             "latency",
             f"mean {latency.mean * 1e3:.1f} ms, p99 {latency.p99 * 1e3:.1f} ms, then {load.after_s * 1e3:.0f} ms",
