@@ -10,13 +10,13 @@ class Alarm(msgspec.Struct, array_like=True, frozen=True, gc=False):
 
     state: Literal["raised", "cleared"]
     cause: str
-    """What is exceeded, for instance latency_p99, latency_mean, errors, device_lost."""
+    """What is exceeded, for instance latency_p99, latency_mean, errors, dead_letters, device_lost."""
     model: str
     lane: int | None
     """None when the alarm is about the model in all lanes."""
     observed: float
     limit: float
-    """`observed` was above it when raised. Both are in the unit of the cause: milliseconds for latencies."""
+    """`observed` was above it when raised. Both are in the unit of the cause: milliseconds, or a part of the events."""
     time_ms: int
     generation: int
     """Grows with each transition of one breaker, so that late and repeated alarms are recognised."""

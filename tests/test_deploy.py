@@ -137,6 +137,11 @@ def test_every_alert_is_on_metrics_and_labels_that_exist(rule: dict[str, Any]) -
     assert rule["annotations"]["summary"] and rule["labels"]["severity"] in {"info", "warning", "critical"}
 
 
+def test_every_alert_that_the_runbook_names_exists() -> None:
+    named = set(re.findall(r"\bScorelane[A-Z]\w+", (ROOT / "docs" / "operations.md").read_text()))
+    assert named and named <= {rule["alert"] for rule in rules()}
+
+
 def test_what_holds_the_primary_is_routed_to_the_webhook() -> None:
     [document] = documents("prometheus/alertmanager.yaml")
     [route] = [route for route in document["route"]["routes"] if route["receiver"] == "scorelane"]

@@ -8,6 +8,7 @@ from typing import Final
 import msgspec
 
 from schemas.alarm import Alarm, JsonAlarm
+from worker.alarms import told
 from worker.clock import Clock
 from worker.config_quality import AlarmConfig
 from worker.errors import PublishFailed
@@ -87,17 +88,10 @@ class AlarmDesk:
         for topic in self._topics.values():
             topic.alarms.queue_age(max((lane.queue_age for lane in topic.lanes), default=0.0))
             topic.alarms.device_lost(any(breakers.lost for breakers in topic.chain.breakers.values()))
-            changed += topic.alarms.check(now, wall_ms)
-        for alarm in changed:
-            self._metrics.alarms.labels(alarm.model, alarm.cause).set(alarm.state == "raised")
-            log.warning(
-                "alarm %s: topic %s: %s: %.4g, limit %.4g",
-                alarm.state,
-                alarm.model,
-                alarm.cause,
-                alarm.observed,
-                alarm.limit,
-            )
+            for alarm in topic.alarms.check(now, wall_ms):
+                changed.append(alarm)
+                self._metrics.alarms.labels(alarm.model, alarm.cause).set(alarm.state == "raised")
+                log.warning("alarm %s: topic %s: %s", alarm.state, alarm.model, told(alarm, topic.alarms, now))
         return changed
 
     def receive(self, headers: Mapping[str, str], body: bytes) -> str:

@@ -2,8 +2,8 @@
 
 A cause is raised when it was over its limit at every check for `raise_s`, and cleared when it was below
 `clear_part` of the limit for `clear_s`; between the two it stays as it is. A window with fewer than `min_rows` rows is
-no evidence and counts as below. What is normal is learned while no cause is over its limit, so an alarm never becomes
-the normal state. A lost device is certain and is raised at once.
+no evidence and counts as below. What is normal is learned while no cause but the dead letters is over its limit, so an
+alarm never becomes the normal state. A lost device is certain and is raised at once.
 """
 
 from collections.abc import Iterator
@@ -27,6 +27,7 @@ class AlarmCause(StrEnum):
     LATENCY_MEAN = "latency_mean"
     MISSES = "misses"
     ERRORS = "errors"
+    DEAD_LETTERS = "dead_letters"
     QUEUE_AGE = "queue_age"
     DEVICE_LOST = "device_lost"
 
@@ -52,6 +53,8 @@ class AlarmPolicy:
     """Part of rows ready after their deadline that raises."""
     error_part: float = 0.05
     """Part of rows that the primary engine failed on that raises."""
+    dead_letter_part: float = 0.05
+    """Part of records that became dead letters that raises."""
     queue_age_s: float = 0.1
     """Wait of the oldest row that raises."""
     raise_s: float = 0.1
@@ -68,7 +71,7 @@ class AlarmPolicy:
                 raise ValueError(f"{name}: {getattr(self, name)}: must be a positive number")
         if not self.factor > 1:
             raise ValueError(f"factor: {self.factor}: must be above 1")
-        for name in ("miss_part", "error_part", "clear_part"):
+        for name in ("miss_part", "error_part", "dead_letter_part", "clear_part"):
             if not 0 < getattr(self, name) < 1:
                 raise ValueError(f"{name}: {getattr(self, name)}: must be between 0 and 1")
 
@@ -126,7 +129,8 @@ class Alarms:
         self._model = model
         self._lane = lane
         self._latencies = Latencies(self.policy.window_s)
-        self._counts = Window(self.policy.window_s, 3)  # rows answered, late, failed on by the primary
+        # Rows answered, late, failed on by the primary; records done with, and of them dead letters.
+        self._counts = Window(self.policy.window_s, 5)
         self._queue_age = 0.0
         self._lost = False
         self._p99 = Normal(self.policy.baseline_p99_s)
@@ -141,11 +145,20 @@ class Alarms:
     def answered(self, seconds: NDArray[np.float64], late: int, now: float) -> None:
         """Scores are ready, `seconds` [n] after their events' arrival, `late` of them after their deadline."""
         self._latencies.add(seconds, now)
-        self._counts.add(now, (len(seconds), late, 0))
+        self._counts.add(now, (len(seconds), late, 0, 0, 0))
 
     def failed(self, rows: int, now: float) -> None:
         """The primary engine failed on a batch of `rows`; another one answers (and `answered` is called too)."""
-        self._counts.add(now, (0, 0, rows))
+        self._counts.add(now, (0, 0, rows, 0, 0))
+
+    def settled(self, records: int, dead: int, now: float) -> None:
+        """`records` are done with, `dead` of them as dead letters."""
+        self._counts.add(now, (0, 0, 0, records, dead))
+
+    def evidence(self, cause: AlarmCause, now: float) -> int:
+        """Events of the window that the cause's value is taken over."""
+        answered, _, failed, records, _ = self._counts.totals(now).tolist()
+        return int({AlarmCause.ERRORS: max(answered, failed), AlarmCause.DEAD_LETTERS: records}.get(cause, answered))
 
     def queue_age(self, seconds: float) -> None:
         """The longest wait in the queue now."""
@@ -159,9 +172,11 @@ class Alarms:
         changed = []
         calm = True
         for cause, observed, limit in self._observe(now):
-            calm = calm and observed <= limit
             signal = self._signals[cause]
-            if not signal.check(observed, limit, self.policy, now):
+            changes = signal.check(observed, limit, self.policy, now)
+            # Records that nobody can score make the others neither slower nor faster.
+            calm = calm and (cause is AlarmCause.DEAD_LETTERS or (observed <= limit and not signal.raised))
+            if not changes:
                 continue
             self.generation += 1
             unit = 1000.0 if cause in IN_SECONDS else 1.0
@@ -176,14 +191,14 @@ class Alarms:
                 generation=self.generation,
             )
             changed.append(alarm)
-        if calm and not self.raised:
+        if calm:
             self._learn(now)
         return changed
 
     def _observe(self, now: float) -> Iterator[tuple[AlarmCause, float, float]]:
         """(cause, observed, limit) of every cause, in seconds and parts."""
         policy = self.policy
-        answered, late, failed = self._counts.totals(now).tolist()
+        answered, late, failed, records, dead = self._counts.totals(now).tolist()
         if answered < policy.min_rows:
             p99 = mean = 0.0
         else:
@@ -194,6 +209,7 @@ class Alarms:
         # Failed rows are answered by another engine, so they are among the answered ones, sooner or later.
         rows = max(answered, failed)
         yield AlarmCause.ERRORS, failed / rows if rows >= policy.min_rows else 0.0, policy.error_part
+        yield AlarmCause.DEAD_LETTERS, dead / records if records >= policy.min_rows else 0.0, policy.dead_letter_part
         yield AlarmCause.QUEUE_AGE, self._queue_age, policy.queue_age_s
         yield AlarmCause.DEVICE_LOST, float(self._lost), 0.0
 
@@ -211,3 +227,17 @@ class Alarms:
         if self._latencies.count(now) >= policy.min_rows:
             self._p99.learn(self._latencies.quantile(0.99, now), policy.window_s, policy)
             self._mean.learn(self._latencies.mean(now), policy.window_s, policy)
+
+
+def told(alarm: Alarm, alarms: Alarms, now: float) -> str:
+    """What an alarm says in the log: its cause, what was observed and the limit, in their units; where the window holds
+    too few events to tell, how many."""
+    cause = AlarmCause(alarm.cause)
+    if cause is AlarmCause.DEVICE_LOST:
+        return cause.value
+    factor, unit = (1.0, "ms") if cause in IN_SECONDS else (100.0, "%")
+    observed = f"{alarm.observed * factor:.4g} {unit}"
+    events = alarms.evidence(cause, now)
+    if cause is not AlarmCause.QUEUE_AGE and events < alarms.policy.min_rows:
+        observed = f"only {events} events" if events else "no events"
+    return f"{cause.value}: {observed}, limit {alarm.limit * factor:.4g} {unit}"

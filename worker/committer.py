@@ -41,10 +41,18 @@ class Committer:
         self._lock = asyncio.Lock()
         self._open = False
         self._committed: dict[TopicPartition, int] = {}
+        self._asked_at: float | None = None
+        """When the first commit was sent of those that have failed since."""
+
+    @property
+    def failing_s(self) -> float:
+        """Seconds that commits have been sent and none has succeeded; 0 while none is to be."""
+        return 0.0 if self._asked_at is None else max(self._clock.monotonic() - self._asked_at, 0.0)
 
     def open(self) -> None:
         """After an assignment."""
         self._committed.clear()
+        self._asked_at = None
         self._open = True
 
     async def run(self, interval_s: float) -> None:
@@ -57,12 +65,12 @@ class Committer:
         """The last commit of an assignment; nothing is committed after it until `open`."""
         async with self._lock:
             await self._commit()
-            self._open = False
+            self._close()
 
     async def forbid(self) -> None:
         """No commit until `open`; one that is on its way is awaited."""
         async with self._lock:
-            self._open = False
+            self._close()
 
     async def commit(self) -> bool:
         """Commit positions that have moved. Returns whether everything that had moved is committed."""
@@ -75,11 +83,13 @@ class Committer:
         moved = {tp: at for tp, at in self._positions().items() if self._committed.get(tp) != at}
         if not moved:
             return True
+        if self._asked_at is None:
+            self._asked_at = self._clock.monotonic()
         try:
             async with asyncio.timeout(COMMIT_TIMEOUT_S):
                 await self._consumer.commit(moved)
         except (CommitFailedError, IllegalStateError) as error:
-            self._open = False
+            self._close()
             self._metrics.commits.labels("fenced").inc()
             cause = error.__cause__ or error
             log.warning("commit refused, the group has moved on; waiting for the next assignment: %r", cause)
@@ -91,4 +101,9 @@ class Committer:
         self._committed.update(moved)
         self._metrics.commits.labels("ok").inc()
         self.last_commit = self._clock.monotonic()
+        self._asked_at = None
         return True
+
+    def _close(self) -> None:
+        self._open = False
+        self._asked_at = None

@@ -91,12 +91,12 @@ class BreakerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
 
 
 class AlarmConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """[alarms]: limits of each model's latencies, misses and errors, and who is told."""
+    """[alarms]: limits of each model's latencies, misses, errors and dead letters, and who is told."""
 
     topic: Annotated[str, Meta(pattern=r"^[a-zA-Z0-9._-]{0,249}$")] = ""
     """Topic for raised and cleared alarms, in JSON; it must exist. Empty: they are only logged and counted."""
     window_ms: Milliseconds = 1_000
-    """Time over which latencies, misses and errors are taken."""
+    """Time over which latencies, misses, errors and dead letters are taken."""
     min_rows: Annotated[int, Meta(ge=1)] = 100
     """Events that a window needs to raise anything."""
     factor: Annotated[float, Meta(gt=1)] = 1.5
@@ -105,6 +105,8 @@ class AlarmConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     """Part of events scored after their deadline that raises."""
     error_part: Part = 0.05
     """Part of events that the primary engine failed on that raises."""
+    dead_letter_part: Part = 0.05
+    """Part of records that became dead letters that raises."""
     queue_age_ms: Milliseconds = 100
     """Wait of the oldest event that raises."""
     raise_ms: Milliseconds = 100
@@ -121,6 +123,7 @@ class AlarmConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
             factor=self.factor,
             miss_part=self.miss_part,
             error_part=self.error_part,
+            dead_letter_part=self.dead_letter_part,
             queue_age_s=self.queue_age_ms / 1000,
             raise_s=self.raise_ms / 1000,
             clear_s=self.clear_ms / 1000,

@@ -1,6 +1,6 @@
 """From outcomes to published messages: scores and dead letters of one topic, and their count."""
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 
 import numpy as np
 
@@ -14,6 +14,7 @@ from worker.metrics import Metrics
 from worker.outcome import SKIPPED, Outcome
 from worker.publisher import Acknowledgement, Headers, Messages, Sender
 from worker.scores import ScoreEncoder
+from worker.troubles import Dead, Troubles
 
 
 class DeliveryDesk:
@@ -30,6 +31,7 @@ class DeliveryDesk:
         publisher: Sender,
         encoder: ScoreEncoder,
         alarms: Alarms,
+        troubles: Troubles,
         dead_letter_max_bytes: int,
         metrics: Metrics,
         clock: Clock,
@@ -38,6 +40,7 @@ class DeliveryDesk:
         self._publisher = publisher
         self._encoder = encoder
         self._alarms = alarms
+        self._troubles = troubles
         self._dead_letter_max_bytes = dead_letter_max_bytes
         self._metrics = metrics
         self._clock = clock
@@ -71,15 +74,12 @@ class DeliveryDesk:
         metrics, topic = self._metrics, self._config.name
         wall_ms = self._clock.wall_ms()
         metrics.publish_seconds.observe_one(publish_s, topic)
+        self._count_dead_letters(outcomes)
         for outcome in outcomes:
             rows = len(outcome.batch)
-            for segment in outcome.batch.segments:
-                if segment.start == 0:
-                    for _, error in segment.chunk.rows.invalid:
-                        metrics.dead_letters.labels(topic, error.reason).inc()
             if outcome.refused is not None:
-                metrics.dead_letters.labels(topic, outcome.refused.reason).inc(rows)
-            elif outcome.engine == SKIPPED:
+                continue
+            if outcome.engine == SKIPPED:
                 metrics.skipped.labels(topic, _cause(outcome)).inc(rows)
             elif rows:
                 metrics.batches.labels(topic, outcome.batch.closed_by).inc()
@@ -94,6 +94,29 @@ class DeliveryDesk:
                 self._alarm(outcome, late)
                 stamps = np.concatenate([s.chunk.timestamps_ms[s.start : s.stop] for s in outcome.batch.segments])
                 metrics.event_seconds.observe(np.maximum(wall_ms - stamps, 0.0) / 1000.0, topic)
+
+    def _count_dead_letters(self, outcomes: list[Outcome]) -> None:
+        """By reason, and beside all records; the first of them is shown."""
+        records = 0
+        dead: Counter[str] = Counter()
+        first: Dead | None = None
+        for outcome in outcomes:
+            refused = outcome.refused
+            for chunk, start, stop in outcome.batch.segments:
+                invalid = chunk.rows.invalid if start == 0 else []
+                records += len(invalid) + stop - start
+                dead.update(error.reason for _, error in invalid)
+                if invalid and first is None:
+                    position, error = invalid[0]
+                    first = Dead(chunk.partition, chunk.records[position].offset, error.reason, error.detail)
+                if refused is not None and stop > start:
+                    dead[refused.reason] += stop - start
+                    first = first or Dead(chunk.partition, chunk.offsets[start], refused.reason, refused.detail)
+        for reason, count in dead.items():
+            self._metrics.dead_letters.labels(self._config.name, reason).inc(count)
+        now = self._clock.monotonic()
+        self._alarms.settled(records, dead.total(), now)
+        self._troubles.settled(records, dead, first, now)
 
     def _add_dead_letters(self, messages: Messages, segment: Segment, refused: InvalidEvent | None) -> None:
         chunk, start, stop = segment

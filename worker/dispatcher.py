@@ -18,6 +18,7 @@ from worker.errors import NoEngineLeft
 from worker.outcome import NO_SCORES, Absent, Outcome, Overdue, Tier, unscored
 from worker.route import Candidate, Route, Router
 from worker.service_time import REFRESH_S, ServiceTime
+from worker.troubles import Troubles
 
 log = logging.getLogger("scorelane.dispatcher")
 
@@ -27,7 +28,6 @@ HANG_FLOOR_S: Final = 2.0
 """No batch is taken for hung before this, so that a busy machine's pause is not."""
 PAUSE_S: Final = 0.1
 """A wait that lasts this much longer than it should was no wait: this process did not run, nor did the engine."""
-
 
 TURN_S: Final = 0.002
 TURN_PART: Final = 0.1
@@ -61,6 +61,7 @@ class Dispatcher:
         clock: Clock,
         *,
         publishing: ServiceTime,
+        troubles: Troubles,
         segments: Sequence[Tier] = (),
     ) -> None:
         """`chain`: the primary first, the last one always answers. `segments`: engines that the router names only."""
@@ -69,6 +70,7 @@ class Dispatcher:
         self._router = router
         self._clock = clock
         self._publishing = publishing
+        self._troubles = troubles
 
     @property
     def has_fallback(self) -> bool:
@@ -167,7 +169,7 @@ class Dispatcher:
                 cause, judged = "not_finite", True
                 failure = f"{int((~np.isfinite(scores)).sum())} of {len(batch)} scores are not finite"
             reason = reason or f"{tier.engine}:{cause}"
-            log.warning("engine %s: %s: a batch of %d rows: %s", tier.engine, cause, len(batch), failure)
+            self._troubles.failed(tier.engine, cause, len(batch), failure, self._clock.monotonic())
         if not judged:  # nothing is known against the rows: they are no dead letters
             if cause == "device_lost" or not await chain[-1].runs.back():
                 raise NoEngineLeft(
@@ -220,7 +222,8 @@ class Dispatcher:
             tier.breaker.failed(generation, self._clock.monotonic())
         if wait_s < patience:
             tasks.create_task(self._left_behind(tier, run, patience - wait_s))
-            raise Overdue(f"still in work after {wait_s * 1000:.1f} ms, the last moment for {_name(following)}")
+            whom = following.engine if following is not None else "anyone"
+            raise Overdue(f"still in work after {wait_s * 1000:.1f} ms, the last moment for {whom}")
         await self._retire(tier, run)
         raise TimeoutError
 
@@ -292,7 +295,3 @@ def _shed_reason(batch: Batch, primary: str) -> str:
             return f"late:{batch.shed}"
         case why:
             return f"shed:{why}"
-
-
-def _name(tier: Tier | None) -> str:
-    return tier.engine if tier is not None else "anyone"

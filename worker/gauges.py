@@ -29,6 +29,13 @@ def watch(
         lambda: [((lane.name,), float(lane.held[1])) for topic in topics.values() for lane in topic.lanes],
     )
     metrics.sample(
+        "scorelane_unacknowledged_seconds",
+        "How long the brokers have acknowledged nothing of what a lane has sent, 0 while nothing waits for them. Above"
+        " 5 the worker is not ready, at worker.publish_timeout_ms it ends.",
+        ["lane"],
+        lambda: [((lane.name,), lane.unacknowledged_s) for topic in topics.values() for lane in topic.lanes],
+    )
+    metrics.sample(
         "scorelane_weights_bytes",
         "Device memory of the weights of each loaded engine. Their sum is bounded by worker.max_weights_bytes.",
         ["engine", "model"],

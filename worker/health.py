@@ -1,11 +1,16 @@
 """Health means progress. Pure: the worker's facts and the time are arguments."""
 
 from dataclasses import dataclass
+from typing import Final
+
+UNANSWERED_S: Final = 5.0
+"""How long brokers may leave everything unanswered and still count as slow: a leader that goes down in order is
+replaced in less, and one that crashes is worth telling of. Each answer begins it anew, however long it took."""
 
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """What the worker knows of itself; times in monotonic seconds."""
+    """What the worker knows of itself; times in monotonic seconds, but for those that say how long."""
 
     warm: bool
     draining: bool
@@ -14,6 +19,10 @@ class Facts:
     last_poll: float
     last_settled: float
     last_commit: float
+    unacknowledged_s: float = 0.0
+    """For so long scores or dead letters have waited and the brokers have acknowledged none of them."""
+    uncommitted_s: float = 0.0
+    """For so long commits have been sent and none has succeeded."""
 
 
 def not_live(facts: Facts, now: float, stall_s: float) -> list[str]:
@@ -27,8 +36,12 @@ def not_live(facts: Facts, now: float, stall_s: float) -> list[str]:
     return []
 
 
-def not_ready(facts: Facts, now: float, stall_s: float) -> list[str]:
-    """Why the worker is not ready; empty when it is: warm, assigned, not draining, and live."""
+def not_ready(facts: Facts, now: float, stall_s: float, publish_timeout_s: float) -> list[str]:
+    """Why the worker is not ready; empty when it is: warm, assigned, not draining, live, and answered by the brokers.
+
+    Brokers that do not answer are no reason against being live: a new process would have to wait for them as well. The
+    worker ends all the same after `publish_timeout_s`, so at most half of it is waited here.
+    """
     reasons = not_live(facts, now, stall_s)
     if not facts.warm:
         reasons.append("warming up")
@@ -38,4 +51,9 @@ def not_ready(facts: Facts, now: float, stall_s: float) -> list[str]:
         reasons.append("no assignment: joining the group or rebalancing")
     if facts.held and now - facts.last_commit > stall_s:
         reasons.append(f"the last commit was {now - facts.last_commit:.0f} s ago")
+    unanswered_s = min(UNANSWERED_S, publish_timeout_s / 2)
+    if facts.unacknowledged_s > unanswered_s:
+        reasons.append(f"the brokers have acknowledged no score or dead letter for {facts.unacknowledged_s:.0f} s")
+    if facts.uncommitted_s > unanswered_s:
+        reasons.append(f"no commit has succeeded for {facts.uncommitted_s:.0f} s")
     return reasons

@@ -104,6 +104,8 @@ class Lane:
         self._unpublished: list[Scored] = []
         self._answered = asyncio.Event()
         self._published: asyncio.Queue[Published] = asyncio.Queue()
+        self._sent_at: deque[float] = deque()
+        self._acknowledged_at = 0.0
 
     @property
     def has_room(self) -> bool:
@@ -118,6 +120,14 @@ class Lane:
     def queue_age(self) -> float:
         """Seconds that the oldest row has waited for its batch."""
         return max(self._clock.monotonic() - self._batcher.oldest, 0.0)
+
+    @property
+    def unacknowledged_s(self) -> float:
+        """Seconds that something was sent and the brokers have acknowledged nothing; 0 while nothing waits for them.
+        Brokers that are slow and go on answering keep it short, however long the queue."""
+        if not self._sent_at:
+            return 0.0
+        return max(self._clock.monotonic() - max(self._sent_at[0], self._acknowledged_at), 0.0)
 
     def offer(self, chunk: Chunk, ranks: int | NDArray[np.intp] = 0) -> None:
         """Take a chunk in, row i into class `ranks[i]`. Never blocks; the caller asks `has_room` before it polls."""
@@ -221,6 +231,7 @@ class Lane:
                 await self._answered.wait()
                 continue
             started = self._clock.monotonic()
+            self._sent_at.append(started)
             # All that is answered goes in one message set a partition: the client has one on its way at a time.
             outcomes = [outcome for scored in answered for outcome in await scored.task]
             self._published.put_nowait(Published(len(answered), outcomes, await self._desk.publish(outcomes), started))
@@ -240,7 +251,8 @@ class Lane:
             batches, outcomes, deliveries, started = await self._published.get()
             for delivery in deliveries:
                 await delivery.acknowledged()
-            now = self._clock.monotonic()
+            now = self._acknowledged_at = self._clock.monotonic()
+            self._sent_at.popleft()
             rows = sum(len(outcome.batch) for outcome in outcomes)
             self._publishing.observe(max(rows, 1), now - started)
             for outcome in outcomes:

@@ -7,7 +7,7 @@ import gc
 import logging
 import signal
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import AsyncExitStack
 
 from engines.errors import EngineError
@@ -21,6 +21,7 @@ from worker.errors import ConsumerFailed, DeviceGone, WorkerError
 from worker.fetching import client_of
 from worker.gauges import watch
 from worker.health import Facts, not_live, not_ready
+from worker.lane import Lane
 from worker.memory import lock_memory
 from worker.metrics import Metrics
 from worker.publisher import Publisher
@@ -88,6 +89,8 @@ class Service:
             except BaseException:
                 await consumer.abort()
                 raise
+            finally:
+                self._tell_troubles(ending=True)
         log.info("stopped")
         if self._gone is not None:
             raise self._gone
@@ -163,11 +166,7 @@ class Service:
                 tasks.create_task(self._watch(stop), name="watch"),
                 tasks.create_task(alarms.run(publisher), name="alarms"),
                 tasks.create_task(self._warm_up(), name="warm-up"),
-                *(
-                    tasks.create_task(lane.run(), name=lane.name)
-                    for topic in self._topics.values()
-                    for lane in topic.lanes
-                ),
+                *(tasks.create_task(lane.run(), name=lane.name) for lane in self._lanes()),
             ]
             await stop.wait()
             self._draining = True
@@ -195,11 +194,16 @@ class Service:
             self._metrics.ready.set(float(self._ready))
             log.info("ready" if self._ready else f"not ready: {against[0]}")
 
+    def _tell_troubles(self, *, ending: bool = False) -> None:
+        for topic in self._topics.values():
+            topic.troubles.tell(self._clock.monotonic(), ending=ending)
+
     async def _watch(self, stop: asyncio.Event) -> None:
         """End the process when it makes no progress (a stuck group member is healthy to everyone else), and drain it
         when its device is lost: the lanes go on with the fallback engines until then."""
         while True:
             self._tell_readiness()
+            self._tell_troubles()
             if against := self._not_live():
                 raise ConsumerFailed(f"{against[0]}; the process ends so that it is started again")
             for name, topic in self._topics.items():
@@ -240,13 +244,20 @@ class Service:
             last_poll=consumer.last_poll,
             last_settled=consumer.last_settled,
             last_commit=consumer.committer.last_commit,
+            unacknowledged_s=max((lane.unacknowledged_s for lane in self._lanes()), default=0.0),
+            uncommitted_s=consumer.committer.failing_s,
         )
 
     def _not_live(self) -> list[str]:
         return not_live(self._facts(), self._clock.monotonic(), self._config.worker.stall_timeout_ms / 1000)
 
     def _not_ready(self) -> list[str]:
-        return not_ready(self._facts(), self._clock.monotonic(), self._config.worker.stall_timeout_ms / 1000)
+        worker = self._config.worker
+        stall_s, publish_s = worker.stall_timeout_ms / 1000, worker.publish_timeout_ms / 1000
+        return not_ready(self._facts(), self._clock.monotonic(), stall_s, publish_s)
+
+    def _lanes(self) -> Iterator[Lane]:
+        return (lane for topic in self._topics.values() for lane in topic.lanes)
 
 
 def _first(group: BaseExceptionGroup[BaseException]) -> WorkerError:

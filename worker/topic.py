@@ -33,6 +33,7 @@ from worker.route import RoutePolicy, Router
 from worker.scores import ScoreEncoder
 from worker.service_time import ServiceTime
 from worker.station import Opener, open_session
+from worker.troubles import Troubles
 
 RECORD_BYTES: Final = 700
 """Memory of one record beside its value, key and headers: the client's record object, its place in our columns."""
@@ -79,6 +80,7 @@ class Topic:
         self.chain = Chain(config, whole.breaker, metrics, clock, stack, cache, parts.opener)
         self._parts = parts
         self.alarms = Alarms(config.name, policy=whole.alarms.policy())
+        self.troubles = Troubles(config.name)
         self._worker = whole.worker
         self._classes = tuple(item.policy() for item in whole.classes) or (ONE_CLASS,)
         self._default_rank = class_rank(config.service_class, self._classes, 0)
@@ -104,6 +106,7 @@ class Topic:
             publisher=publisher,
             encoder=ScoreEncoder(config.score_format or config.format),
             alarms=self.alarms,
+            troubles=self.troubles,
             dead_letter_max_bytes=self._worker.dead_letter_max_bytes,
             metrics=self._metrics,
             clock=self._clock,
@@ -128,7 +131,9 @@ class Topic:
                     give_up,
                     max_rows=UNBOUNDED if len(self._classes) == 1 else self._worker.inbox_rows // 2,
                 ),
-                dispatcher=Dispatcher(chain, router, self._clock, publishing=publishing, segments=segments),
+                dispatcher=Dispatcher(
+                    chain, router, self._clock, publishing=publishing, troubles=self.troubles, segments=segments
+                ),
                 desk=desk,
                 publishing=publishing,
                 bounds=bounds,

@@ -11,6 +11,7 @@ from tests.e2e.reference import fingerprint_package
 from tests.kafka.broker import Broker
 from tests.kafka.client import Client
 from tests.kafka.process import wait_until
+from worker.health import UNANSWERED_S
 
 pytestmark = pytest.mark.kafka
 
@@ -31,3 +32,32 @@ def test_a_broker_restart_in_the_middle_of_load_loses_nothing(
     assert worker.exit_code is None, f"the worker survives:\n{worker.stderr}"
     counted = positions(pipeline.scores())
     assert set(counted) == set(where)
+
+
+def test_brokers_that_do_not_answer_make_the_worker_not_ready_until_they_do(
+    own_broker: Broker, own_kafka: Client, unique: str, tmp_path: Path, start_worker: StartWorker
+) -> None:
+    """A frozen broker: connections stay open, so that no error says what is wrong."""
+    package = fingerprint_package(tmp_path, builtin("tipping"))
+    pipeline = Pipeline(own_kafka, unique, package.path, partitions=1, options={"max_batch": 8})
+    where = pipeline.produce([encode(event) for event in tips(20_000)])
+    worker = start_worker(configuration([pipeline]))
+    wait_until(lambda: worker.metric("scorelane_scores_total") > 0, "it scores", every_s=0.01)
+    own_broker.freeze()
+    try:
+        wait_until(lambda: worker.get("/readyz")[0] == 503, "it is not ready", timeout_s=20)
+        status, why = worker.get("/readyz")
+        assert status == 503 and "the brokers have acknowledged no score or dead letter for" in why
+        assert worker.get("/healthz") == (200, "ok\n")
+        wait_until(lambda: "not ready: the brokers have acknowledged no" in worker.stderr, "the log says so")
+        assert worker.metric("scorelane_unacknowledged_seconds") > UNANSWERED_S
+        assert worker.metric("scorelane_held_records") > 0
+        commits = worker.metric("scorelane_commits_total", outcome="ok")
+    finally:
+        own_broker.thaw()
+    wait_until(lambda: worker.get("/readyz")[0] == 200, "it is ready again")
+    wait_until(lambda: worker.metric("scorelane_commits_total", outcome="ok") > commits, "it commits again")
+    pipeline.wait_finished()
+    assert worker.exit_code is None, worker.stderr
+    assert set(positions(pipeline.scores())) == set(where)
+    assert worker.stderr.count("not ready: the brokers") == 1

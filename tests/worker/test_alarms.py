@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from schemas.alarm import Alarm
-from worker.alarms import AlarmCause, AlarmPolicy, Alarms
+from worker.alarms import AlarmCause, AlarmPolicy, Alarms, told
 
 GIVEN = AlarmPolicy(baseline_p99_s=0.020, baseline_mean_s=0.010)
 
@@ -109,6 +109,68 @@ def test_errors_count_where_another_engine_answered_and_where_none_did_yet() -> 
     assert causes(answered.run(2.0, 0.010, failed=8)) == [("raised", "errors")]
     silent = Traffic()
     assert causes(silent.run(2.0, 0.010, rows=0, failed=100)) == [("raised", "errors")]
+
+
+def dead_letters(traffic: Traffic, seconds: float, records: int, dead: int) -> list[Alarm]:
+    changed = []
+    for _ in range(round(seconds / 0.05)):
+        traffic.alarms.settled(records, dead, traffic.now + 0.05)
+        changed += traffic.run(0.05, 0.010, rows=records - dead)
+    return changed
+
+
+def test_dead_letters_are_a_part_of_all_records() -> None:
+    traffic = Traffic()
+    assert dead_letters(traffic, 2.0, 100, 5) == []
+    [alarm] = dead_letters(traffic, 2.0, 100, 6)
+    assert (alarm.state, alarm.cause, alarm.limit) == ("raised", "dead_letters", 0.05)
+    assert 0.05 < alarm.observed <= 0.06
+    assert dead_letters(traffic, 2.0, 100, 5) == [], "not below 0.8 of the limit"
+    assert causes(dead_letters(traffic, 2.5, 100, 4)) == [("cleared", "dead_letters")]
+
+
+def test_a_topic_of_dead_letters_alone_is_told_and_few_of_them_are_not() -> None:
+    assert dead_letters(Traffic(), 5.0, 4, 4) == []  # 80 a window
+    assert causes(dead_letters(Traffic(), 5.0, 6, 6)) == [("raised", "dead_letters")]
+
+
+def test_what_is_normal_is_learned_beside_dead_letters() -> None:
+    traffic = Traffic(AlarmPolicy())
+    assert causes(dead_letters(traffic, 12.0, 200, 100)) == [("raised", "dead_letters")]
+    assert causes(traffic.run(2.0, 0.030)) == [
+        ("raised", "latency_p99"), ("raised", "latency_mean"), ("cleared", "dead_letters")
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("cause", "observed", "limit", "text"),
+    [
+        (AlarmCause.QUEUE_AGE, 352.91, 100.0, "queue_age: 352.9 ms, limit 100 ms"),
+        (AlarmCause.LATENCY_P99, 31.0, 30.0, "latency_p99: 31 ms, limit 30 ms"),
+        (AlarmCause.MISSES, 0.0234, 0.01, "misses: 2.34 %, limit 1 %"),
+        (AlarmCause.ERRORS, 0.5, 0.05, "errors: 50 %, limit 5 %"),
+        (AlarmCause.DEAD_LETTERS, 1.0, 0.05, "dead_letters: 100 %, limit 5 %"),
+        (AlarmCause.DEVICE_LOST, 1.0, 0.0, "device_lost"),
+    ],
+)
+def test_the_log_has_units(cause: AlarmCause, observed: float, limit: float, text: str) -> None:
+    alarms = Alarms("din")
+    alarms.answered(np.full(100, 0.01), 0, 0.0)
+    alarms.settled(100, 100, 0.0)
+    assert told(Alarm("raised", cause, "din", None, observed, limit, 0, 1), alarms, 0.0) == text
+
+
+def test_the_log_says_when_nothing_is_known_of_a_part() -> None:
+    alarms = Alarms("din")
+    misses = Alarm("cleared", "misses", "din", None, 0.0, 0.01, 0, 1)
+    assert told(misses, alarms, 0.0) == "misses: no events, limit 1 %"
+    alarms.answered(np.full(12, 0.01), 0, 0.0)
+    alarms.settled(100, 88, 0.0)
+    assert told(misses, alarms, 0.0) == "misses: only 12 events, limit 1 %"
+    dead = Alarm("cleared", "dead_letters", "din", None, 0.88, 0.05, 0, 1)
+    assert told(dead, alarms, 0.0) == "dead_letters: 88 %, limit 5 %"
+    age = Alarm("cleared", "queue_age", "din", None, 0.0, 100.0, 0, 1)
+    assert told(age, alarms, 60.0) == "queue_age: 0 ms, limit 100 ms"
 
 
 def test_queue_age_is_in_milliseconds() -> None:

@@ -1,6 +1,7 @@
 """Commits: what has moved, one at a time, and none that could reach into another member's assignment."""
 
 import asyncio
+from collections.abc import Awaitable, Callable
 
 import pytest
 from aiokafka import TopicPartition
@@ -107,6 +108,49 @@ async def test_a_failed_commit_is_tried_again_with_newer_offsets(at: Fixture) ->
     assert await at.committer.commit()
     assert at.client.commits == [{A: 6, B: 7}]
     assert (at.counted("failed"), at.counted("ok"), at.committer.last_commit) == (1, 1, 11.0)
+
+
+async def test_how_long_commits_have_failed_counts_from_the_first_one_until_one_succeeds(at: Fixture) -> None:
+    assert at.committer.failing_s == 0.0
+    at.client.errors = [KafkaConnectionError("gone")] * 2
+    at.clock.now = 11.0
+    await at.committer.commit()
+    at.clock.now = 14.0
+    await at.committer.commit()
+    assert at.committer.failing_s == 3.0
+    await at.committer.commit()
+    assert at.committer.failing_s == 0.0
+    at.clock.now = 20.0
+    assert at.committer.failing_s == 0.0, "nothing is to be committed"
+
+
+async def test_a_commit_under_way_counts_as_well(at: Fixture) -> None:
+    at.client.go.clear()
+    running = asyncio.create_task(at.committer.commit())
+    await at.client.began.wait()
+    at.clock.now = 12.0
+    assert at.committer.failing_s == 2.0
+    at.client.go.set()
+    assert await running
+    assert at.committer.failing_s == 0.0
+
+
+@pytest.mark.parametrize("end", [Committer.close, Committer.forbid])
+async def test_where_nothing_may_be_committed_nothing_fails(
+    at: Fixture, end: Callable[[Committer], Awaitable[None]]
+) -> None:
+    at.client.errors = [KafkaConnectionError("gone")] * 2
+    await at.committer.commit()
+    await end(at.committer)
+    at.clock.now = 20.0
+    assert at.committer.failing_s == 0.0
+
+
+async def test_a_refused_commit_is_an_answer(at: Fixture) -> None:
+    at.client.errors = [CommitFailedError("moved on")]
+    await at.committer.commit()
+    at.clock.now = 20.0
+    assert at.committer.failing_s == 0.0
 
 
 async def test_a_commit_that_does_not_return_is_given_up(at: Fixture, monkeypatch: pytest.MonkeyPatch) -> None:

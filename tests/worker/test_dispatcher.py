@@ -17,6 +17,7 @@ from worker.errors import NoEngineLeft
 from worker.outcome import SKIPPED, Outcome, Tier
 from worker.route import RoutePolicy, Router, SegmentRule
 from worker.service_time import REFRESH_S, ServiceTime
+from worker.troubles import Troubles
 
 Answer = Callable[[list[int]], list[float]]
 
@@ -66,6 +67,7 @@ class Fixture:
             Router(policy),
             self.clock,
             publishing=ServiceTime(prior=INSTANT),
+            troubles=Troubles("t"),
             segments=[self._tier(engine, False) for engine in segments],
         )
 

@@ -9,29 +9,29 @@ HEALTHY = Facts(
 
 def test_a_worker_that_moves_is_live_and_ready() -> None:
     assert not_live(HEALTHY, 100.0, 60.0) == []
-    assert not_ready(HEALTHY, 100.0, 60.0) == []
-    assert not_ready(replace(HEALTHY, held=50), 100.0, 60.0) == []
+    assert not_ready(HEALTHY, 100.0, 60.0, 30.0) == []
+    assert not_ready(replace(HEALTHY, held=50), 100.0, 60.0, 30.0) == []
 
 
 def test_an_idle_worker_stays_ready_however_long_nothing_came() -> None:
-    assert not_ready(replace(HEALTHY, last_poll=9999.9), 10_000.0, 60.0) == []
+    assert not_ready(replace(HEALTHY, last_poll=9999.9), 10_000.0, 60.0, 30.0) == []
 
 
 def test_warming_up_is_live_and_not_ready() -> None:
     facts = replace(HEALTHY, warm=False, assigned_since=None)
     assert not_live(facts, 1000.0, 60.0) == []
-    assert not_ready(facts, 1000.0, 60.0) == ["warming up"]
+    assert not_ready(facts, 1000.0, 60.0, 30.0) == ["warming up"]
 
 
 def test_a_rebalance_is_live_and_not_ready() -> None:
     facts = replace(HEALTHY, assigned_since=None)
     assert not_live(facts, 100.0, 60.0) == []
-    assert len(not_ready(facts, 100.0, 60.0)) == 1
+    assert len(not_ready(facts, 100.0, 60.0, 30.0)) == 1
 
 
 def test_a_drain_is_live_and_not_ready() -> None:
     assert not_live(replace(HEALTHY, draining=True), 1e6, 60.0) == []
-    assert not_ready(replace(HEALTHY, draining=True), 100.0, 60.0) == ["draining"]
+    assert not_ready(replace(HEALTHY, draining=True), 100.0, 60.0, 30.0) == ["draining"]
 
 
 def test_held_records_without_progress_are_not_live() -> None:
@@ -46,3 +46,18 @@ def test_a_fresh_assignment_starts_the_stall_clock_anew() -> None:
 
 def test_a_poll_loop_that_stands_still_is_not_live() -> None:
     assert not_live(HEALTHY, 160.0, 60.0) == ["the last poll was 60 s ago"]
+
+
+def test_brokers_that_leave_everything_unanswered_are_told_and_are_no_reason_to_restart() -> None:
+    waiting = replace(HEALTHY, held=7, unacknowledged_s=5.0, uncommitted_s=5.0)
+    assert not_ready(waiting, 100.0, 60.0, 30.0) == []
+    silent = replace(waiting, unacknowledged_s=12.3)
+    assert not_ready(silent, 100.0, 60.0, 30.0) == ["the brokers have acknowledged no score or dead letter for 12 s"]
+    assert not_live(silent, 100.0, 60.0) == []
+    assert not_ready(replace(waiting, uncommitted_s=5.1), 100.0, 60.0, 30.0) == ["no commit has succeeded for 5 s"]
+
+
+def test_a_worker_that_ends_sooner_tells_sooner() -> None:
+    facts = replace(HEALTHY, held=7, unacknowledged_s=1.6)
+    assert not_ready(facts, 100.0, 60.0, 3.0) == ["the brokers have acknowledged no score or dead letter for 2 s"]
+    assert not_ready(facts, 100.0, 60.0, 3.2) == []

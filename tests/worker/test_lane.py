@@ -5,15 +5,16 @@ from contextlib import asynccontextmanager
 import numpy as np
 
 from engines.base import Features, Scores
-from tests.worker.chunks import Maker
+from tests.worker.chunks import Maker, ManualClock
 from worker.batcher import Batcher
-from worker.clock import SystemClock
+from worker.clock import Clock, SystemClock
 from worker.config_quality import ONE_CLASS
 from worker.dispatcher import Dispatcher
 from worker.lane import Lane, LaneBounds
 from worker.outcome import Outcome, Tier
 from worker.route import RoutePolicy, Router
 from worker.service_time import ServiceTime
+from worker.troubles import Troubles
 
 
 class Gate:
@@ -80,7 +81,9 @@ async def lane(
     max_batch: int = 2,
     rows: int = 100,
     settled: Callable[[], None] = lambda: None,
+    clock: Clock | None = None,
 ) -> AsyncIterator[Lane]:
+    clock = clock or SystemClock()
     made = Lane(
         "t-0",
         station=gate,
@@ -91,13 +94,14 @@ async def lane(
                 *([Tier("light", "m", "1", light, ServiceTime(), light.hung)] if light is not None else []),
             ],
             Router(RoutePolicy(above_s={"gate": -np.inf})),
-            SystemClock(),
+            clock,
             publishing=ServiceTime(),
+            troubles=Troubles("t"),
         ),
         desk=desk,  # type: ignore[arg-type]
         publishing=ServiceTime(),
         bounds=LaneBounds(rows=rows, nbytes=1 << 30),
-        clock=SystemClock(),
+        clock=clock,
         settled=settled,
     )
     running = asyncio.create_task(made.run())
@@ -169,6 +173,43 @@ async def test_nothing_is_settled_before_it_is_acknowledged_and_room_counts_it_u
         assert maker.ledger.next_offset == 2
         assert made.has_room
         assert made.held == (0, 0)
+
+
+class Slow(CountingDesk):
+    """Acknowledges one publication after the other, each when it is let."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.let = asyncio.Semaphore(0)
+
+    def acknowledged(self, *args: object) -> object:
+        return None if args else self.let.acquire()
+
+
+async def test_only_brokers_that_acknowledge_nothing_are_silent() -> None:
+    """Two batches are sent at 10 and 12, acknowledged at 14 and 17: there is never a silence of more than 4 s."""
+    gate, desk, maker, clock, settled = Gate(), Slow(), Maker(), ManualClock(10.0), asyncio.Semaphore(0)
+    async with lane(gate, desk, max_batch=1, clock=clock, settled=settled.release) as made, asyncio.timeout(10):
+        clock.now = 9.0
+        assert made.unacknowledged_s == 0.0
+        for batch, now in enumerate((10.0, 12.0)):
+            made.offer(maker.chunk([FAR]))
+            await gate.until(batch + 1)
+            clock.now = now
+            desk.came.clear()
+            gate.waiting[batch][1].set()
+            await desk.came.wait()
+        clock.now = 14.0
+        assert made.unacknowledged_s == 4.0, "since the first was sent"
+        desk.let.release()
+        await settled.acquire()
+        assert made.unacknowledged_s == 0.0
+        clock.now = 17.0
+        assert made.unacknowledged_s == 3.0, "since the last acknowledgement"
+        desk.let.release()
+        await settled.acquire()
+        clock.now = 30.0
+        assert made.unacknowledged_s == 0.0, "nothing waits"
 
 
 async def test_drain_waits_for_everything_taken_in() -> None:
