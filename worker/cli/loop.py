@@ -1,18 +1,45 @@
 """Running a coroutine as the whole program: the faster event loop where it is installed, and a stop by signal."""
 
 import asyncio
+import logging
+import os
 import signal
 from collections.abc import Callable, Coroutine
+from typing import Any
+
+log = logging.getLogger("scorelane.loop")
 
 
 def run[T](main: Coroutine[object, object, T]) -> T:
     """Like `asyncio.run`, on uvloop where it is installed (it is not available on Windows)."""
+    open_standard_streams()
+    factory: Callable[[], asyncio.AbstractEventLoop] = asyncio.new_event_loop
     try:
         import uvloop
     except ImportError:
-        return asyncio.run(main)
-    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        pass
+    else:
+        factory = uvloop.new_event_loop
+    with asyncio.Runner(loop_factory=factory) as runner:
+        runner.get_loop().set_exception_handler(tell)
         return runner.run(main)
+
+
+def open_standard_streams() -> None:
+    """Give descriptors 0 to 2 to nothing where they are closed: a socket there would end the process in libuv."""
+    while (descriptor := os.open(os.devnull, os.O_RDWR)) <= 2:
+        pass
+    os.close(descriptor)
+
+
+def tell(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+    """A request that was given up, such as a commit while the brokers stand still, goes on inside the Kafka client, and
+    nobody hears how it ends: one line instead of a traceback. Everything else as usual."""
+    error = context.get("exception")
+    if type(error).__module__.startswith("aiokafka.") and "never retrieved" in str(context.get("message")):
+        log.warning("a request that was given up ended with %r", error)
+    else:
+        loop.default_exception_handler(context)
 
 
 def run_until_signal[T](main: Callable[[asyncio.Event], Coroutine[object, object, T]]) -> T:
