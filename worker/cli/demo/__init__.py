@@ -20,7 +20,7 @@ from worker.cli.loop import run, run_until_signal
 @click.option(
     "--rate",
     type=click.FloatRange(min=0, min_open=True),
-    default=500.0,
+    default=200.0,
     show_default=True,
     help="Events a second of each of the two topics, open loop.",
 )

@@ -85,7 +85,7 @@ async def play(plan: Plan, worker: WorkerProcess, say: Callable[[str], None], st
     say(f"worker ready after {time.monotonic() - begin:.1f} s, metrics at http://127.0.0.1:{worker.port}/metrics")
     async with AsyncExitStack() as stack:
         consumer = AIOKafkaConsumer(
-            **plan.args, group_id=None, auto_offset_reset="earliest", fetch_max_wait_ms=5 if plan.embedded else 100
+            **plan.args, group_id=None, auto_offset_reset="earliest", fetch_max_wait_ms=20 if plan.embedded else 100
         )
         await stack.enter_async_context(started(consumer, plan.args))
         consumer.assign([TopicPartition(topic, p) for topic in outputs for p in range(PARTITIONS)])

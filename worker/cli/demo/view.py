@@ -13,6 +13,8 @@ from worker.cli.demo.traffic import Sent, Source
 from worker.cli.demo.worker_process import Samples
 from worker.cli.tail import table
 
+MANY_LATE = 0.05
+
 
 @dataclass(slots=True)
 class Row:
@@ -23,17 +25,21 @@ class Row:
     observed: Observed
     rate_in: float = 0.0
     rate_out: float = 0.0
+    late: float = 0.0
+    """Part of the last second's scores that came after their deadline."""
     batch: float = 0.0
     """Mean rows of a batch so far, by the worker's own count."""
     dead_letters: int = 0
-    _last: tuple[int, int] = field(default=(0, 0))
+    _last: tuple[int, int, int] = field(default=(0, 0, 0))
 
     def tick(self, seconds: float) -> None:
         """`seconds` have passed since the last tick."""
-        events, scores = self._last
-        self._last = self.sent.events, self.observed.tally.scores
+        tally = self.observed.tally
+        events, scores, late = self._last
+        self._last = self.sent.events, tally.scores, tally.late
         self.rate_in = (self._last[0] - events) / seconds
         self.rate_out = (self._last[1] - scores) / seconds
+        self.late = (self._last[2] - late) / max(self._last[1] - scores, 1)
         self.observed.latency.second()
 
     def measure(self, samples: Samples) -> None:
@@ -66,7 +72,7 @@ def live(rows: Sequence[Row], head: str) -> RenderableType:
             f"{row.batch:.1f}",
             _ms(latency.percentile(50, recent=True)),
             _ms(latency.percentile(99, recent=True)),
-            Text(str(tally.late), style="red" if tally.late else ""),
+            Text(f"{row.late:.0%}", style="red" if row.late else ""),
             tally.engine_mix(),
         )
     last = [score for row in rows for score in list(row.observed.tally.last)[-5:]]
@@ -79,7 +85,7 @@ def line(row: Row) -> str:
     return (
         f"{row.source.topic}: in {row.rate_in:.0f}/s, out {row.rate_out:.0f}/s, batch {row.batch:.1f}, "
         f"p50 {_ms(latency.percentile(50, recent=True))}, p99 {_ms(latency.percentile(99, recent=True))}, "
-        f"late {tally.late}, {tally.engine_mix() or 'no scores yet'}"
+        f"late {row.late:.0%}, {tally.engine_mix() or 'no scores yet'}"
     )
 
 
@@ -101,6 +107,11 @@ def summary(rows: Sequence[Row], seconds: float) -> str:
         if tally.last:
             score = tally.last[-1]
             lines.append(f"  last score: {score.key} = {score.score:.4f} by {score.model} {score.version}")
+    if any(row.observed.tally.late > MANY_LATE * row.observed.tally.scores for row in rows):
+        lines.append(
+            "Many were late: broker, events, worker and this view share the machine, and it is too busy for the rate; "
+            "try a smaller --rate."
+        )
     return "\n".join(lines)
 
 
