@@ -17,7 +17,7 @@ from worker.clock import Clock
 from worker.committer import Committer
 from worker.config import KafkaConfig, WorkerConfig
 from worker.errors import BrokerUnreachable, ConsumerFailed
-from worker.fetching import agree, expelled, fetch_error, keep_records_bare, position
+from worker.fetching import agree, drop_held, expelled, fetch_error, keep_records_bare, position
 from worker.metrics import Metrics
 from worker.pacing import Pacing
 from worker.partition import Partition
@@ -194,6 +194,7 @@ class Consumer(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafka has
             self._metrics.rebalances.inc()
             self._open = not self._stopping
             self.committer.open()
+            drop_held(self._consumer)
             log.info("assigned: %s", _shown(assigned))
         except Exception as error:
             self._failure = error

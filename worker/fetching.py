@@ -1,4 +1,5 @@
-"""aiokafka's consumer as we use it, and what only its insides have; the one place that reaches for them.
+"""aiokafka's consumer as we use it, and what only its insides have; the one place that reaches for them, beside
+`worker/reconnect.py`.
 
 Written for aiokafka 0.14 (pinned below 0.15 in pyproject.toml).
 """
@@ -9,6 +10,7 @@ from collections.abc import Iterator
 from typing import Any, Final, Self
 
 from aiokafka import AIOKafkaConsumer, TopicPartition
+from aiokafka.client import ConnectionGroup
 from aiokafka.consumer import fetcher
 from aiokafka.coordinator.assignors.roundrobin import RoundRobinPartitionAssignor
 from aiokafka.record.default_records import _DefaultRecordBatchPy
@@ -61,6 +63,14 @@ def keep_records_bare(consumer: AIOKafkaConsumer) -> None:
 def agree(consumer: AIOKafkaConsumer, terms: Terms) -> None:
     """When the brokers answer, from the next fetch on."""
     consumer._fetcher._fetch_min_bytes, consumer._fetcher._fetch_max_wait_ms = terms
+
+
+def drop_held(consumer: AIOKafkaConsumer) -> None:
+    """Forget fetches that brokers still hold back from before an assignment. The client has, but brokers answer in
+    order: the first fetch of new partitions would wait behind one of the old ones for as long as that was to wait."""
+    for (_, group), connection in list(consumer._client._conns.items()):
+        if group == ConnectionGroup.DEFAULT and connection._requests:
+            connection.close()
 
 
 def fetch_error(consumer: AIOKafkaConsumer) -> BaseException | None:

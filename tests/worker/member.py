@@ -54,6 +54,7 @@ class Client:
         self.stops: BaseException | None = None
         self.start_error: Exception | None = None
         self._fetcher = Fetcher()
+        self._client = SimpleNamespace(_conns={})
         self.positions: dict[TopicPartition, int] = {}
         """Where the next poll goes on; absent: not known."""
         self._coordinator = SimpleNamespace(generation=1)

@@ -1,15 +1,17 @@
 """What the client's compiled decoder refuses and a record may have all the same."""
 
+from collections import deque
 from collections.abc import Sequence
 from types import SimpleNamespace
 
 import pytest
 from aiokafka import TopicPartition
+from aiokafka.client import ConnectionGroup
 from aiokafka.consumer import fetcher
 from aiokafka.consumer.fetcher import READ_UNCOMMITTED, PartitionRecords
 from aiokafka.record.default_records import _DefaultRecordBatchBuilderPy
 
-from worker.fetching import keep_records_bare
+from worker.fetching import drop_held, keep_records_bare
 
 A = TopicPartition("t", 0)
 Header = tuple[str, bytes | None]
@@ -67,3 +69,22 @@ def test_what_the_brokers_cut_off_is_left_to_the_next_fetch() -> None:
     records = partition_records(raw, 0)
     assert [record.offset for record in records] == [0, 1]
     assert records.next_fetch_offset == 2
+
+
+def test_only_connections_that_carry_records_and_wait_for_an_answer_are_dropped() -> None:
+    class Connection:
+        def __init__(self, *requests: str) -> None:
+            self._requests = deque(requests)
+            self.closed = False
+
+        def close(self) -> None:
+            self.closed = True
+
+    held, idle, heartbeats = Connection("fetch"), Connection(), Connection("heartbeat")
+    connections = {
+        (1, ConnectionGroup.DEFAULT): held,
+        (2, ConnectionGroup.DEFAULT): idle,
+        (1, ConnectionGroup.COORDINATION): heartbeats,
+    }
+    drop_held(SimpleNamespace(_client=SimpleNamespace(_conns=connections)))  # type: ignore[arg-type]
+    assert (held.closed, idle.closed, heartbeats.closed) == (True, False, False)

@@ -95,6 +95,7 @@ class MemoryClient:
             _fetch_max_wait_ms=0,
             _records={},
         )
+        self._client = SimpleNamespace(_conns={})
         # Nor is there a client's own position, or a group that could expel it.
         self._subscription = SimpleNamespace(subscription=None)
         self._coordinator = SimpleNamespace(generation=1)
