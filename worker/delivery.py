@@ -105,10 +105,10 @@ class DeliveryDesk:
             for chunk, start, stop in outcome.batch.segments:
                 invalid = chunk.rows.invalid if start == 0 else []
                 records += len(invalid) + stop - start
-                dead.update(error.reason for _, error in invalid)
-                if invalid and first is None:
+                if invalid:
+                    dead.update(error.reason for _, error in invalid)
                     position, error = invalid[0]
-                    first = Dead(chunk.partition, chunk.records[position].offset, error.reason, error.detail)
+                    first = first or Dead(chunk.partition, chunk.records[position].offset, error.reason, error.detail)
                 if refused is not None and stop > start:
                     dead[refused.reason] += stop - start
                     first = first or Dead(chunk.partition, chunk.offsets[start], refused.reason, refused.detail)

@@ -2,6 +2,7 @@
 
 import hashlib
 import math
+import re
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -16,6 +17,7 @@ from tests.conftest import StartWorker
 from tests.e2e.pipeline import Pipeline, configuration, encode, positions, tips
 from tests.e2e.reference import fingerprint_package
 from tests.kafka.client import LARGEST, Client, Message, Record
+from tests.kafka.process import wait_until
 
 pytestmark = pytest.mark.kafka
 
@@ -134,6 +136,24 @@ def test_each_kind_of_bad_record_is_a_dead_letter_and_its_neighbours_are_scored(
     _check(text, ordered, ordered_where, ordered_reasons)
     assert worker.metric("scorelane_dead_letters_total", reason="malformed") == 4
     assert worker.metric("scorelane_dead_letters_total") == len(TIPPING) + len(JSON)
+
+
+def test_a_topic_of_which_nothing_can_be_scored_is_told_in_a_few_lines(
+    kafka: Client, unique: str, tmp_path: Path, start_worker: StartWorker
+) -> None:
+    package = fingerprint_package(tmp_path, builtin("tipping"))
+    pipeline = Pipeline(kafka, unique, package.path, partitions=1)
+    pipeline.produce([msgspec.json.encode(TIP)] * 2000)
+    worker = start_worker(configuration([pipeline]))
+    pipeline.wait_finished()
+    raised = f"alarm raised: topic {unique}: dead_letters: 100 %, limit 5 %"
+    wait_until(lambda: raised in worker.stderr, "the alarm is raised")
+    worker.sigterm()
+    told = re.findall(rf"WARNING .*: topic {unique}: (\d+) of (\d+) records became dead letters.*", worker.stderr)
+    assert len(told) <= 2, "one line in 10 s, and one at the end"
+    assert sum(int(dead) for dead, _ in told) == sum(int(records) for _, records in told) == 2000
+    assert "; the first: partition 0, offset 0: " in worker.stderr
+    assert len(pipeline.dead_letters()) == 2000
 
 
 def test_a_record_of_100_mb_is_a_dead_letter_with_its_digest_and_its_neighbours_are_scored(

@@ -99,6 +99,26 @@ async def test_errors_of_the_primary_raise(package: Package, tmp_path: Path) -> 
         assert at.changed(0.2) == [("raised", "errors")]
 
 
+async def test_a_topic_of_dead_letters_alone_raises_and_the_log_has_units(
+    package: Package, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    outbox = Outbox()
+    async with desk(package, tmp_path, lanes=0) as at, running(at.topic, outbox) as partition:
+        at.topic.take_in(partition, [Record(offset, value=b"\xc1") for offset in range(100)])
+        async with asyncio.timeout(10):
+            await at.topic.lanes[0].drain()
+        # Over the limit for 0.1 s raises; after 1 s the window is empty, which for 1 s clears.
+        assert at.changed(0.1) == []
+        assert at.changed(0.1) == [("raised", "dead_letters")]
+        assert at.changed(1.6) == []
+        assert at.changed(0.5) == [("cleared", "dead_letters")]
+    assert len(outbox.sent["t.dead"]) == 100
+    assert [record.message for record in caplog.records if record.name == "scorelane.alarms"] == [
+        "alarm raised: topic t: dead_letters: 100 %, limit 5 %",
+        "alarm cleared: topic t: dead_letters: no events, limit 5 %",
+    ]
+
+
 async def test_changes_are_published_in_json_under_the_topics_name(package: Package, tmp_path: Path) -> None:
     async with desk(package, tmp_path, topic="alarms") as at:
         outbox = Outbox()
