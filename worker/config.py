@@ -17,9 +17,9 @@ from msgspec import Meta
 
 from worker.config_quality import AlarmConfig, BreakerConfig, ClassConfig, SegmentConfig
 
-Positive = Annotated[int, Meta(ge=1)]
+Positive = Annotated[int, Meta(ge=1, le=(1 << 31) - 1)]
 Milliseconds = Annotated[int, Meta(ge=1, le=86_400_000)]
-TopicName = Annotated[str, Meta(pattern=r"^[a-zA-Z0-9._-]{1,249}$")]
+TopicName = Annotated[str, Meta(pattern=r"^(?!\.{1,2}$)[a-zA-Z0-9._-]{1,249}$")]
 Servers = Annotated[str, Meta(pattern=r"^\s*[^\s,:]\S*:\d{1,5}(\s*,\s*[^\s,:]\S*:\d{1,5})*\s*$")]
 EngineKind = Literal["trt", "ort", "trees", "light", "constant"]
 Format = Literal["msgpack", "json"]

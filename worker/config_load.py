@@ -37,7 +37,7 @@ def load[C: Config](cls: type[C], path: Path, environ: Mapping[str, str]) -> C:
     except OSError as error:
         raise ConfigError([Problem(str(path), "", "", error.strerror or str(error), "give --config FILE")]) from error
     try:
-        table = tomllib.loads(raw.decode())
+        table = tomllib.loads(raw.decode("utf-8-sig"))  # some editors begin with a byte order mark
     except UnicodeDecodeError as error:
         line = raw.count(b"\n", 0, error.start) + 1
         problem = Problem(str(path), f"line {line}", "", "not UTF-8", "save the file as UTF-8")
@@ -45,6 +45,9 @@ def load[C: Config](cls: type[C], path: Path, environ: Mapping[str, str]) -> C:
     except tomllib.TOMLDecodeError as error:
         problem = Problem(str(path), _line(str(error)), "", str(error), "mend the TOML syntax there")
         raise ConfigError([problem]) from error
+    except RecursionError:
+        problem = Problem(str(path), "", "", "lists or tables are nested too deeply", "see `scorelane check --example`")
+        raise ConfigError([problem]) from None
     reader = _Reader(path)
     reader.override(cls, table, environ)
     config = reader.struct(cls, table, "")
@@ -66,15 +69,20 @@ class _Reader:
 
     def override(self, cls: type[msgspec.Struct], table: Table, environ: Mapping[str, str]) -> None:
         """Write the environment's values over the file's. Lists of tables cannot be overridden."""
-        sections = {
-            name: kind for name, kind in get_type_hints(cls).items() if isinstance(kind, type) and _is_struct(kind)
-        }
+        hints = get_type_hints(cls)
+        sections = {name: kind for name, kind in hints.items() if isinstance(kind, type) and _is_struct(kind)}
         for variable in sorted(environ):
             section, _, key = variable.removeprefix(PREFIX).lower().partition("_")
             value = environ[variable]
-            if not variable.startswith(PREFIX) or section not in sections or not key:
+            if not variable.startswith(PREFIX) or section not in hints or not key:
                 continue
             if _SERVICE_LINK.search(variable) or (key == "port" and _SERVICE_URL.match(value)):
+                continue
+            if section not in sections:
+                remedy = f"set it in {self.path}, or unset the variable"
+                self.problems.append(
+                    Problem("environment", variable, "", f"[[{section}]] is not set from here", remedy)
+                )
                 continue
             fields = [field.name for field in msgspec.structs.fields(sections[section])]
             if key not in fields:

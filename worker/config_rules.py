@@ -11,6 +11,7 @@ type Found = tuple[str, str, str, str]
 
 def rules(config: Config) -> Iterator[Found]:
     """Everything in `config` that does not fit together."""
+    yield from _servers(config.kafka)
     yield from _times(config)
     yield from _bytes(config)
     yield from _tls(config.kafka)
@@ -31,6 +32,12 @@ def _below(config: Config, low: str, high: str, why: str, *, equal: bool = False
 def _get(config: Config, key: str) -> int:
     section, _, name = key.partition(".")
     return int(getattr(getattr(config, section), name))
+
+
+def _servers(kafka: KafkaConfig) -> Iterator[Found]:
+    for server in kafka.bootstrap_servers.split(","):
+        if not 0 < int(server.strip().rpartition(":")[2]) < 1 << 16:
+            yield "kafka.bootstrap_servers", repr(server.strip()), "not a port", "give one from 1 to 65535"
 
 
 def _times(config: Config) -> Iterator[Found]:

@@ -133,6 +133,37 @@ def test_other_bytes_than_utf8_name_the_line(tmp_path: Path) -> None:
         Config.load(path, {})
 
 
+def test_a_byte_order_mark_is_no_error(tmp_path: Path) -> None:
+    assert load(tmp_path, "\ufeff" + MINIMAL).topics[0].name == "tips"
+
+
+def test_nesting_without_end_is_one_problem(tmp_path: Path) -> None:
+    assert problems(tmp_path, f"a = {'[' * 3000}{']' * 3000}") == [
+        "worker.toml: lists or tables are nested too deeply; see `scorelane check --example`"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "key"),
+    [
+        ("localhost:9092", "localhost:9092, b:99999", "kafka.bootstrap_servers: 'b:99999': not a port"),
+        ("localhost:9092", "localhost:0", "kafka.bootstrap_servers: 'localhost:0': not a port"),
+        ('"tips"', '".."', "topics[..].name: '..': "),
+        ("[[topics]]", f"[worker]\ninbox_bytes = {10**30}\n[[topics]]", "worker.inbox_bytes: 1000000000"),
+    ],
+)
+def test_values_that_no_broker_could_use(tmp_path: Path, old: str, new: str, key: str) -> None:
+    (problem,) = problems(tmp_path, MINIMAL.replace(old, new))
+    assert problem.startswith(f"worker.toml: {key}"), problem
+
+
+def test_lists_of_tables_are_not_set_from_the_environment(tmp_path: Path) -> None:
+    assert problems(tmp_path, MINIMAL, SCORELANE_TOPICS_NAME="x", SCORELANE_TOPICS_PORT="tcp://10.0.0.1:1") == [
+        "environment: SCORELANE_TOPICS_NAME: [[topics]] is not set from here; "
+        "set it in worker.toml, or unset the variable"
+    ]
+
+
 def test_a_missing_file_is_named(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"none\.toml: No such file or directory; give --config FILE"):
         Config.load(tmp_path / "none.toml", {})
