@@ -1,6 +1,7 @@
 """The command line as its users see it: what it prints, its exit codes, and the commands on a real broker."""
 
 import asyncio
+import io
 import itertools
 import json
 import math
@@ -10,11 +11,14 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from rich.console import Console
+from rich.live import Live
 
 from schemas.dead_letter import DeadLetter
 from schemas.decoder import Decoder
@@ -31,6 +35,7 @@ from worker.cli.demo.traffic import Source, criteo, live_room
 from worker.cli.demo.worker_process import to_toml
 from worker.cli.openloop import OpenLoop
 from worker.cli.scores import ScoreReader, Tally, dead, to_json
+from worker.cli.tail import live_view, say_no_score
 from worker.config import Config
 from worker.embedded import EmbeddedBroker
 
@@ -350,6 +355,21 @@ def test_tail_on_a_topic_of_events_says_so_at_the_first_one(bootstrap: str) -> N
         assert tail.stdout.read() == "0 scores, 0 late, 2 records that are no scores\n"
         assert tail.stderr.read() == ""
     assert tail.returncode == 0
+
+
+def test_the_live_view_says_where_dead_letters_stand_and_that_records_are_no_scores() -> None:
+    letter = DeadLetter("late", "by 7 ms", "tips", 2, 90, 1000, b"tip-4", b"", [])
+    tally = Tally()
+    tally.add(dead(b"tip-4", letter.to_record(10_000)[2]))
+    console = Console(width=100, file=io.StringIO(), force_terminal=True)
+    with Live(console=console, auto_refresh=False, transient=True) as view:
+        record = SimpleNamespace(topic="events", partition=1, offset=5)
+        say_no_score(record, view)
+        view.update(live_view("tips.dead", tally, 1.0), refresh=True)
+        assert isinstance(console.file, io.StringIO)
+        shown = console.file.getvalue()
+    assert "scorelane: events/1@5 is no score, and records like it are only counted;" in shown
+    assert "tips/2@90  tip-4  late  by 7 ms" in shown
 
 
 @pytest.mark.parametrize(

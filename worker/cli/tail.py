@@ -80,19 +80,19 @@ async def _follow(
                 every = [record for records in polled.values() for record in records]
                 scores = [dead(record.key, record.headers) or reader.read(record.value) for record in every]
                 if None in scores and not tally.unreadable:
-                    _say_no_score(every[scores.index(None)], view)
+                    say_no_score(every[scores.index(None)], view)
                 for score in scores:
                     tally.add(score)
                 if isinstance(view, _Plain):
                     view.show([score for score in scores if score is not None])
                 elif (now := time.monotonic()) - shown >= REFRESH_S:
                     shown = now
-                    view.update(_table(topic, tally, now - begin), refresh=True)
+                    view.update(live_view(topic, tally, now - begin), refresh=True)
                 if most is not None and tally.scores + tally.dead >= most:
                     break
 
 
-def _say_no_score(record: Any, view: "Live | _Plain") -> None:
+def say_no_score(record: Any, view: "Live | _Plain") -> None:
     """Once, since who looks at a topic of events would else wait for nothing."""
     text = f"scorelane: {record.topic}/{record.partition}@{record.offset} is no score, and records like it are only"
     text += f" counted; scores are in the topic that `scores` names, by default {record.topic}.scores"
@@ -157,7 +157,8 @@ def table(scores: list[Any]) -> Table:
     return rows
 
 
-def _table(topic: str, tally: Tally, seconds: float) -> RenderableType:
+def live_view(topic: str, tally: Tally, seconds: float) -> RenderableType:
+    """Totals, the last scores, and the last dead letters."""
     head = f"{topic}: {tally}, {tally.scores / seconds:.0f}/s over {seconds:.0f} s (Ctrl-C ends)"
     letters = [Text(dead_line(letter), no_wrap=True, overflow="ellipsis") for letter in tally.last_dead]
     scores = [table(list(tally.last))] if tally.scores or not letters else []
