@@ -61,3 +61,25 @@ def test_brokers_that_do_not_answer_make_the_worker_not_ready_until_they_do(
     assert worker.exit_code is None, worker.stderr
     assert set(positions(pipeline.scores())) == set(where)
     assert worker.stderr.count("not ready: the brokers") == 1
+
+
+def test_brokers_that_stay_away_end_the_worker_and_the_next_start_loses_nothing(
+    own_broker: Broker, own_kafka: Client, unique: str, tmp_path: Path, start_worker: StartWorker
+) -> None:
+    package = fingerprint_package(tmp_path, builtin("tipping"))
+    pipeline = Pipeline(own_kafka, unique, package.path, partitions=4, options={"max_batch": 8})
+    where = pipeline.produce([encode(event) for event in tips(20_000)])
+    config = configuration([pipeline], worker={"publish_timeout_ms": 4000})
+    worker = start_worker(config)
+    wait_until(lambda: worker.metric("scorelane_scores_total") > 0, "it scores", every_s=0.01)
+    own_broker.kill()
+    try:
+        wait_until(lambda: worker.exit_code is not None, "it ends")
+    finally:
+        own_broker.start()
+    assert worker.exit_code == 1, worker.stderr
+    assert "not ready: the brokers have acknowledged no score or dead letter for" in worker.stderr
+    assert f"topic {pipeline.scores_topic}, partition " in worker.stderr and "no offset was moved" in worker.stderr
+    start_worker(config)
+    pipeline.wait_finished()
+    assert set(positions(pipeline.scores())) == set(where)
