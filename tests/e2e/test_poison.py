@@ -77,7 +77,7 @@ JSON = {
 
 @pytest.fixture
 def orders(tmp_path: Path) -> Package:
-    """A model that lacks the last item of its spec, which warm-up does not happen to name: ONNX Runtime refuses the whole
+    """A model that lacks the last item of its spec, which warm-up does not name: ONNX Runtime refuses the whole
     batch that does."""
     small = ModelSpec.parse(ORDERS.dumps().replace(b"ids = 100000", b"ids = 99999"), "small.toml")
     model = fingerprint_package(tmp_path / "small", small).file("model.onnx").read_bytes()
