@@ -20,7 +20,7 @@ from worker.cli.loop import run, run_until_signal
 @click.option(
     "--rate",
     type=click.FloatRange(min=0, min_open=True),
-    default=200.0,
+    default=100.0,
     show_default=True,
     help="Events a second of each of the two topics, open loop.",
 )
@@ -111,5 +111,5 @@ def _config(plan: Any, packages: dict[str, Any], budget_ms: float) -> dict[str, 
     group = f"scorelane-demo-{secrets.token_hex(3)}"
     kafka: dict[str, Any] = {"bootstrap_servers": plan.bootstrap, "group_id": group}
     if plan.embedded:
-        kafka |= {"fetch_max_wait_ms": 5, "session_timeout_ms": 6000, "heartbeat_interval_ms": 1500}
+        kafka |= {"fetch_max_wait_ms": 10, "session_timeout_ms": 6000, "heartbeat_interval_ms": 1500}
     return {"kafka": kafka, "topics": topics, "worker": {"lanes": 2}}
