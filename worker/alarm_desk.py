@@ -57,6 +57,8 @@ class AlarmDesk:
     async def _publish(self, publisher: Sender, changes: asyncio.Queue[list[Alarm]]) -> None:
         while True:
             changed = await changes.get()
+            while not changes.empty():  # after a long wait all that has come meanwhile, or it would come ever later
+                changed = changed + changes.get_nowait()
             messages = Messages()
             messages.add(
                 [alarm.model.encode() for alarm in changed],

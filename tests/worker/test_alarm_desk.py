@@ -194,6 +194,36 @@ async def test_alarms_that_cannot_be_published_are_counted_and_the_desk_goes_on(
     ]
 
 
+class Slow(Outbox):
+    """Every send waits for `go`; `sizes` has the messages of each."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.go = asyncio.Event()
+        self.sizes: list[int] = []
+
+    async def send(self, topic: str, partition: int, messages: Messages, timestamp_ms: int) -> Acknowledged:
+        self.sizes.append(len(messages))
+        await self.go.wait()
+        return await super().send(topic, partition, messages, timestamp_ms)
+
+
+async def test_what_waits_while_the_brokers_are_slow_is_published_together(package: Package, tmp_path: Path) -> None:
+    changes: asyncio.Queue[list[Alarm]] = asyncio.Queue()
+    async with desk(package, tmp_path, topic="alarms") as at:
+        outbox = Slow()
+        publishing = asyncio.create_task(at.desk._publish(outbox, changes))
+        for number, cause in enumerate("abcd"):
+            changes.put_nowait([Alarm("raised", cause, "t", None, 1.0, 0.5, 5_000_000, 1)])
+            if number == 0:
+                await asyncio.sleep(0)
+        outbox.go.set()
+        await outbox.until("alarms", 4)
+        publishing.cancel()
+    assert outbox.sizes == [1, 3]
+    assert [json.loads(value or b"")["cause"] for _, _, value, _ in outbox.sent["alarms"]] == list("abcd")
+
+
 @pytest.mark.parametrize(("value", "output"), [(None, "t.dead"), (encode(tips(1)[0]), "t.scores")])
 async def test_scores_and_dead_letters_that_cannot_be_published_end_the_worker(
     package: Package, value: bytes | None, output: str
