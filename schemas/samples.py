@@ -26,7 +26,8 @@ SAMPLES: Final = {
     "alimama": Sample("alimama", "target"),
 }
 
-_JSON: Final = {".jsonl", ".ndjson", ".json"}
+JSON_LINES: Final = {".jsonl", ".ndjson", ".json"}
+"""Suffixes of files with a JSON object in each line; every other file is CSV."""
 
 _ALIMAMA_SEQUENCES: Final = ("his_cate", "his_brand", "cont_btag", "match_mask")
 
@@ -37,7 +38,7 @@ def rows(path: Path) -> Iterator[Row]:
     The sequences of an Alimama row lose the positions that its `mask` marks as padding. Raises `ValueError` with the
     file and the line for what cannot be read, `OSError` for a file that cannot be opened.
     """
-    if path.suffix in _JSON:
+    if path.suffix in JSON_LINES:
         yield from _json_rows(path)
     else:
         yield from _csv_rows(path)
@@ -48,7 +49,7 @@ def header(path: Path) -> list[str]:
 
     Raises `OSError`, and `ValueError` for a file that is no text.
     """
-    if path.suffix in _JSON:
+    if path.suffix in JSON_LINES:
         return []
     with path.open(newline="", encoding="utf-8") as file:
         columns = dict.fromkeys(next(csv.reader(file), []))

@@ -175,6 +175,11 @@ class TopicConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     segments: tuple[SegmentConfig, ...] = ()
     """[[topics.segments]] tables: groups of events with models of their own."""
 
+    @property
+    def kinds(self) -> tuple[EngineKind, ...]:
+        """Every engine that it names, each once: the primary, its fallbacks, the segments' own."""
+        return tuple(dict.fromkeys((self.engine, *self.fallback, *(segment.engine for segment in self.segments))))
+
     def __post_init__(self) -> None:
         for field, default in (
             ("scores", f"{self.name}.scores"),

@@ -1,7 +1,7 @@
 """When brokers shall answer a fetch: with the first record, or, while records flow, with those of some milliseconds.
 
-An answer for every append keeps a broker and the worker busy with requests: at 27,000 events a second there were 500
-fetches, and as many requests with scores.
+An answer for every append keeps a broker and the worker busy with requests: 27,000 events a second, appended 200 times
+a second, were fetched in 168 answers a second, and in 104 with 5 ms of gathering; as many requests bring the scores.
 """
 
 from collections.abc import Iterable

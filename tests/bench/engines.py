@@ -26,7 +26,7 @@ import numpy as np
 import engines
 from engines import cuda, plans, trt_module
 from engines.base import Engine, Features, Scores, Session, run
-from engines.build import builder
+from engines.build import pipeline
 from engines.build.builder import Options
 from engines.build.calibration import Rowset
 from engines.package import Package
@@ -58,9 +58,7 @@ class Model:
         self.package: Package = reference_package(folder, kind)  # type: ignore[arg-type]
         rows = Rowset(random_batch(self.package.spec, 2048))
         options = Options(precision=precision, batches=BATCHES)  # type: ignore[arg-type]
-        with cuda.current(0):
-            plan = builder.build(self.package, cuda.describe(0), options, rows)
-        self.plan: PlanFile = plans.judge(plan, accepted=True, report={})
+        self.plan: PlanFile = plans.judge(pipeline.build(self.package, options, rows), accepted=True, report={})
         self.engines: dict[str, Engine] = {
             wait: engines.load("trt", self.package, plan=self.plan, wait=wait) for wait in ("spin", "block")
         }

@@ -68,16 +68,15 @@ def main() -> int:
 
 def build_plan(package: Package, precision: str, max_batch: int) -> None:
     """Put a plan for this machine's GPU into the package and into service, without the gates: weights are random."""
-    from engines import cuda, plans
-    from engines.build import builder
+    from engines import plans
+    from engines.build import pipeline
+    from engines.build.builder import Options
     from engines.build.calibration import Rowset
 
     batches = tuple(batch for batch in BATCHES if batch < max_batch)
     options: Any = {"precision": precision, "batches": (*batches, max_batch)}
     rows = Rowset(random_batch(package.spec, 2048))
-    with cuda.current(0):
-        plan = builder.build(package, cuda.describe(0), builder.Options(**options), rows)
-    plans.judge(plan, accepted=True, report={})
+    plans.judge(pipeline.build(package, Options(**options), rows), accepted=True, report={})
 
 
 def measure(bed: Bed, package: Package, engine: str, events: Path, options: argparse.Namespace) -> list[Run]:

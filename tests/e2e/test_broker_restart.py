@@ -1,12 +1,13 @@
 """The broker dies and comes back in the middle of load: the worker goes on, and nothing is lost."""
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from schemas.spec import builtin
 from tests.conftest import StartWorker
-from tests.e2e.pipeline import Pipeline, configuration, encode, positions, tips
+from tests.e2e.pipeline import Pipeline, Position, configuration, encode, positions, tips
 from tests.e2e.reference import fingerprint_package
 from tests.kafka.broker import Broker
 from tests.kafka.client import Client
@@ -15,13 +16,25 @@ from worker.health import UNANSWERED_S
 
 pytestmark = pytest.mark.kafka
 
+Backlog = Callable[..., tuple[Pipeline, list[Position]]]
+
+
+@pytest.fixture
+def backlog(own_kafka: Client, unique: str, tmp_path: Path) -> Backlog:
+    """So many events wait at the test's own broker; a few in a batch, so that they last."""
+
+    def make(events: int, partitions: int = 4) -> tuple[Pipeline, list[Position]]:
+        package = fingerprint_package(tmp_path, builtin("tipping"))
+        pipeline = Pipeline(own_kafka, unique, package.path, partitions=partitions, options={"max_batch": 8})
+        return pipeline, pipeline.produce([encode(event) for event in tips(events)])
+
+    return make
+
 
 def test_a_broker_restart_in_the_middle_of_load_loses_nothing(
-    own_broker: Broker, own_kafka: Client, unique: str, tmp_path: Path, start_worker: StartWorker
+    own_broker: Broker, backlog: Backlog, start_worker: StartWorker
 ) -> None:
-    package = fingerprint_package(tmp_path, builtin("tipping"))
-    pipeline = Pipeline(own_kafka, unique, package.path, partitions=4, options={"max_batch": 8})
-    where = pipeline.produce([encode(event) for event in tips(10_000)])
+    pipeline, where = backlog(10_000)
     worker = start_worker(configuration([pipeline]))
     wait_until(lambda: pipeline.scored() >= 500, "it scores", every_s=0.01)
     before = pipeline.scored()
@@ -35,12 +48,10 @@ def test_a_broker_restart_in_the_middle_of_load_loses_nothing(
 
 
 def test_brokers_that_do_not_answer_make_the_worker_not_ready_until_they_do(
-    own_broker: Broker, own_kafka: Client, unique: str, tmp_path: Path, start_worker: StartWorker
+    own_broker: Broker, backlog: Backlog, start_worker: StartWorker
 ) -> None:
     """A frozen broker: connections stay open, so that no error says what is wrong."""
-    package = fingerprint_package(tmp_path, builtin("tipping"))
-    pipeline = Pipeline(own_kafka, unique, package.path, partitions=1, options={"max_batch": 8})
-    where = pipeline.produce([encode(event) for event in tips(20_000)])
+    pipeline, where = backlog(20_000, partitions=1)
     worker = start_worker(configuration([pipeline]))
     wait_until(lambda: worker.metric("scorelane_scores_total") > 0, "it scores", every_s=0.01)
     own_broker.freeze()
@@ -64,11 +75,9 @@ def test_brokers_that_do_not_answer_make_the_worker_not_ready_until_they_do(
 
 
 def test_brokers_that_stay_away_end_the_worker_and_the_next_start_loses_nothing(
-    own_broker: Broker, own_kafka: Client, unique: str, tmp_path: Path, start_worker: StartWorker
+    own_broker: Broker, backlog: Backlog, start_worker: StartWorker
 ) -> None:
-    package = fingerprint_package(tmp_path, builtin("tipping"))
-    pipeline = Pipeline(own_kafka, unique, package.path, partitions=4, options={"max_batch": 8})
-    where = pipeline.produce([encode(event) for event in tips(20_000)])
+    pipeline, where = backlog(20_000)
     config = configuration([pipeline], worker={"publish_timeout_ms": 4000})
     worker = start_worker(config)
     wait_until(lambda: worker.metric("scorelane_scores_total") > 0, "it scores", every_s=0.01)

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from engines import plans
-from engines.build import builder
+from engines.build import pipeline
 from engines.build.builder import Options
 from engines.build.calibration import Rowset
 from engines.package import Package
@@ -54,14 +54,10 @@ def build(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Build]:
     ) -> tuple[Package, PlanFile]:
         key = (spec, kind, batches, lengths)
         if key not in made:
-            from engines import cuda
-
             package = tiny_package(tmp_path_factory.mktemp("package"), spec, kind)
             options = Options(precision="fp32", batches=batches, lengths=lengths)
             rows = Rowset(random_batch(package.spec, 512)) if lengths else None
-            with cuda.current(0):
-                plan = builder.build(package, cuda.describe(0), options, rows)
-            made[key] = package, plans.judge(plan, accepted=True, report={})
+            made[key] = package, plans.judge(pipeline.build(package, options, rows), accepted=True, report={})
         return made[key]
 
     yield build

@@ -47,11 +47,6 @@ class Subject:
         warn_of_columns(package.spec, self.rows, self.label, self.user)
         return package, calibration.read(package.spec, self.rows, label=self.label, user=self.user, tables=tables)
 
-    @property
-    def gpu(self) -> int | str:
-        """Index, or UUID."""
-        return int(self.device) if self.device.isdecimal() else self.device
-
     def in_service(self, package: "Package") -> "Package | None":
         """The package that `package` is compared with, if there is one."""
         from engines.build import pipeline
@@ -165,7 +160,7 @@ def build(
         keep_inspection=layers,
     )
     plan, report = pipeline.accept(
-        package, options, recorded, subject.gpu, serving=subject.in_service(package), gate_rows=subject.gate_rows
+        package, options, recorded, subject.device, serving=subject.in_service(package), gate_rows=subject.gate_rows
     )
     click.echo(table.plan_line(plan))
     _print(*table.side_by_side({precision: report}))
@@ -192,7 +187,7 @@ def compare(subject: Subject, required: tuple["Precision", ...]) -> int:
 
     package, recorded = subject.open()
     reports = pipeline.compare(
-        package, recorded, subject.gpu, serving=subject.in_service(package), gate_rows=subject.gate_rows
+        package, recorded, subject.device, serving=subject.in_service(package), gate_rows=subject.gate_rows
     )
     _print(*table.side_by_side(reports))
     for name, report in reports.items():

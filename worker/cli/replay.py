@@ -195,7 +195,7 @@ def _paces(topic: "TopicConfig", service: tuple[Measured, ...], *, measure: bool
     from worker.measure import timed
     from worker.replay.device import Pace
 
-    kinds = dict.fromkeys((topic.engine, *topic.fallback, *(segment.engine for segment in topic.segments)))
+    kinds = topic.kinds
     given = {kind: [(rows, taken) for engine, rows, taken in service if engine == kind] for kind in kinds}
     unknown = {engine for engine, _, _ in service} - set(kinds)
     if unknown:

@@ -7,11 +7,10 @@ from typing import NamedTuple
 import click
 
 from engines.package import Package
+from schemas.samples import JSON_LINES, rows
 from schemas.spec import ModelSpec
 from schemas.wire import Format
 from worker.config import TopicConfig
-
-JSON_LINES = {".jsonl", ".ndjson", ".json"}
 
 
 class Chosen(NamedTuple):
@@ -91,7 +90,6 @@ def events(file: Path, chosen: Chosen) -> Callable[[], Iterator[bytes]]:
         return lambda: _lines(file)
     from schemas.encoder import Encoder
     from schemas.errors import InvalidEvent
-    from schemas.samples import rows
 
     warn_of_columns(chosen.spec, file)
     encoder = Encoder(chosen.spec, chosen.format)

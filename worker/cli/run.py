@@ -73,9 +73,7 @@ def takes_turns(config: Config) -> bool:
     """Whether several processes of this configuration would share a GPU that runs one of them at a time."""
     from engines.placement import mps_runs
 
-    engines = {engine for topic in config.topics for engine in (topic.engine, *topic.fallback)}
-    engines |= {segment.engine for topic in config.topics for segment in topic.segments}
-    return "trt" in engines and not mps_runs()
+    return any("trt" in topic.kinds for topic in config.topics) and not mps_runs()
 
 
 def member_command(config_path: Path | None, member: int, log_level: str) -> Sequence[str]:
