@@ -31,3 +31,19 @@ async def test_pauses_double_up_to_half_a_second_and_end_with_an_answer(monkeypa
     assert answers == [False] * 6 + [True, False, True]
     assert pauses == [0.05, 0.1, 0.2, 0.4, 0.5, 0.5, 0.05]
     assert client.asked == [("cluster", number) for number in range(9)]
+
+
+async def test_an_error_counts_as_a_failure_and_ends_nothing(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    pauses: list[float] = []
+
+    async def sleep(seconds: float) -> None:
+        pauses.append(seconds)
+
+    client: Any = Client()
+    pause_between_failures(client)
+    monkeypatch.setattr(asyncio, "sleep", sleep)
+    assert await client._metadata_update("cluster", None) is False
+    assert pauses == [0.05]
+    assert "IndexError" in caplog.text
