@@ -144,8 +144,8 @@ def parity_checks(subject: Measured) -> list[Check]:
             ("max error", found.max_abs, limits.max_abs, False),
             ("p99 error", found.p99_abs, limits.p99_abs, False),
             ("distinct scores", found.distinct_ratio, limits.distinct, True),
-            # The distance moves in steps of one row: two scores that swap places make no other distribution.
-            ("KS distance", found.ks, max(limits.ks, 2.5 / found.rows), False),
+            # The distance moves in steps of one score: two that swap places make no other distribution.
+            ("KS distance", found.ks, max(limits.ks, 2.5 / max(found.distinct_reference, 1)), False),
             ("calibration", abs(found.calibration - 1.0), limits.calibration, False),
             ("AUC drop", found.auc_drop, limits.auc_drop, False),
         ]

@@ -35,6 +35,15 @@ def test_figures_worked_by_hand() -> None:
     assert found.auc_drop == pytest.approx(0.25)
 
 
+def test_rows_that_occur_many_times_move_the_distribution_by_one_step() -> None:
+    exact = np.concatenate([np.full(300, 0.25), np.linspace(0.3, 0.9, 99)]).astype(np.float32)
+    found = parity.compare(exact, exact + np.float32(1e-6), None)
+    assert found.distinct_reference == 100
+    assert found.ks == pytest.approx(0.01)  # stepped over one of 100 scores, not over 300 of 399 rows
+    shifted = parity.compare(exact, np.concatenate([exact[:300], exact[300:] + np.float32(0.3)]), None)
+    assert shifted.ks == pytest.approx(0.49, abs=0.011)  # half of the 99 others lie beyond where they were
+
+
 def test_scores_that_are_not_finite_are_counted_and_left_out() -> None:
     candidate = np.array([np.nan, 0.2, np.inf, 0.8], np.float32)
     found = parity.compare(EXACT, candidate, None)
