@@ -1,13 +1,13 @@
 """A model package -> a TensorRT plan in it, in one precision, for the GPU and TensorRT at hand."""
 
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import onnx
 
 from engines import plans, trt_module
-from engines.build import calibration, graph, inspector, quantize, recipe, shapes
+from engines.build import calibration, columns, graph, inspector, quantize, recipe, shapes
 from engines.build.calibration import Rowset
 from engines.build.compiler import OPTIMIZATION_LEVEL, WORKSPACE_BYTES, Compiled, compile_plan
 from engines.errors import LoadError
@@ -92,7 +92,8 @@ def build(package: Package, device: Device, options: Options, rows: Rowset | Non
 def prepare(
     source: Path, package: Package, options: Options, profiles: list[Profile], rows: Rowset | None
 ) -> recipe.Recipe:
-    """The graph TensorRT is to build: prepared, with free sequence axes where buckets need them, in the precision."""
+    """The graph TensorRT is to build: prepared, with free sequence axes where buckets need them, in the precision,
+    without products that TensorRT runs better as sums."""
     try:
         model = graph.prepared(onnx.load(source))
     except Exception as error:  # protobuf's own exceptions have no common base with OSError
@@ -105,7 +106,8 @@ def prepare(
             raise LoadError(f"{source}: sequence buckets are checked on real rows; give --rows FILE")
         for length in lengths[:-1]:
             shapes.check_trimming(model, full, length, rows)
-    return recipe.apply(model, options.precision, rows, options.method)
+    made = recipe.apply(model, options.precision, rows, options.method)
+    return replace(made, model=columns.summed(made.model))
 
 
 def verify(compiled: Compiled, made: recipe.Recipe) -> dict[str, str]:

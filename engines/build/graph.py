@@ -60,6 +60,14 @@ def finished(model: onnx.ModelProto) -> onnx.ModelProto:
     return inferred
 
 
+def drop_unused(model: onnx.ModelProto) -> None:
+    """Remove the initializers that nothing reads."""
+    used = {name for node in model.graph.node for name in node.input} | {value.name for value in model.graph.output}
+    left = [tensor for tensor in model.graph.initializer if tensor.name in used]
+    del model.graph.initializer[:]
+    model.graph.initializer.extend(left)
+
+
 def constants(model: onnx.ModelProto) -> dict[str, onnx.TensorProto]:
     return {tensor.name: tensor for tensor in model.graph.initializer}
 

@@ -143,7 +143,7 @@ def _cast(model: onnx.ModelProto, members: set[str]) -> onnx.ModelProto:
             nodes.append(node)
     del lowered.graph.node[:]
     lowered.graph.node.extend(nodes)
-    _drop_unused(lowered)
+    graph.drop_unused(lowered)
     return graph.finished(lowered)
 
 
@@ -152,13 +152,6 @@ def _read_outside(model: onnx.ModelProto, members: set[str]) -> set[str]:
     read = {value.name for value in model.graph.output}
     read.update(name for node in model.graph.node if node.name not in members for name in node.input)
     return read
-
-
-def _drop_unused(model: onnx.ModelProto) -> None:
-    used = {name for node in model.graph.node for name in node.input} | {value.name for value in model.graph.output}
-    left = [tensor for tensor in model.graph.initializer if tensor.name in used]
-    del model.graph.initializer[:]
-    model.graph.initializer.extend(left)
 
 
 def _cast_node(source: str, target: str, to: int) -> onnx.NodeProto:

@@ -32,10 +32,12 @@ class Sketch:
     def gemm(self, x: str, name: str, rows: int, columns: int) -> str:
         return self.op("Gemm", [x, self.weight(f"{name}.w", rows, columns), self.weight(f"{name}.b", columns)], name)
 
-    def model(self, inputs: list[onnx.ValueInfoProto], output: str, shape: list[int | str]) -> onnx.ModelProto:
+    def model(
+        self, inputs: list[onnx.ValueInfoProto], output: str, shape: list[int | str], opset: int = OPSET
+    ) -> onnx.ModelProto:
         value = helper.make_tensor_value_info(output, TensorProto.FLOAT, shape)
         drawn = helper.make_graph(self.nodes, "ctr", inputs, [value], self.constants)
-        return helper.make_model(drawn, opset_imports=[helper.make_opsetid("", OPSET)], ir_version=8)
+        return helper.make_model(drawn, opset_imports=[helper.make_opsetid("", opset)], ir_version=8)
 
 
 def mlp(seed: int = 0) -> onnx.ModelProto:
