@@ -4,6 +4,7 @@ A batch is one graph launch where it fits a bucket: copy in, kernels, copy out. 
 slot while the device works. Nothing is allocated after `__init__`.
 """
 
+import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -21,6 +22,7 @@ from engines.errors import DeviceLost, EngineError, RunError
 from engines.hub import Hubs, Lane
 from engines.inputs import Inputs
 from engines.trt_bucket import BucketContext, GraphBudget, Place
+from engines.warmup import MOST_LAPS, steady
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,9 +102,7 @@ class TrtSession:
             self._whole = [self._direct(self._grid.whole(n)) for n in range(inputs.max_batch + 1)]
             self.costs_us = tuple(costs)
             """Measured microseconds of a run of each bucket, launch to wake-up."""
-            for bucket in offered:  # the way through `submit` and `collect` too, so that the first batch is like others
-                self._submit(_first(sample, bucket.batch))
-                self._collect()
+            self._warm([_first(sample, bucket.batch) for bucket in offered])
         except BaseException:
             self._release()
             raise
@@ -179,6 +179,18 @@ class TrtSession:
             raise self._abandon(error, f"submit of {n} rows") from error
         self._turn = turn + 1 if turn + 1 < SLOTS else 0
         self._pending.append(batch)
+
+    def _warm(self, batches: list[Features]) -> None:
+        """Run batches as they will come, by `submit` and `collect` and in every slot, until that is steady."""
+        laps: list[list[float]] = []
+        while not steady(laps) and len(laps) < MOST_LAPS:
+            lap = []
+            for batch in (batch for batch in batches for _ in range(SLOTS)):
+                start = time.perf_counter()
+                self._submit(batch)
+                self._collect()
+                lap.append(time.perf_counter() - start)
+            laps.append(lap)
 
     def _submit_parts(self, features: Features, n: int, turn: int) -> _Pending:
         """Launch a batch in the runs that the grid cuts it into."""

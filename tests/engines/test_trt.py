@@ -5,6 +5,7 @@ What only a real device can show is in tests/gpu.
 
 import importlib
 import sys
+from collections import Counter
 from itertools import pairwise
 from pathlib import Path
 from types import ModuleType
@@ -19,6 +20,7 @@ from engines.errors import LoadError, RunError
 from engines.package import Package
 from engines.plans import Profile
 from engines.runner import Runner, serve
+from engines.warmup import MOST_LAPS
 from schemas.rows import Tensors
 from tests.engines.contract import EngineContract
 from tests.engines.fake_gpu import Gpu
@@ -93,6 +95,23 @@ def test_nothing_is_allocated_after_the_session_is_open(gpu: Gpu, package: Packa
     for n in (1, 5, 8, 31, 32):
         run(session, random_batch(package.spec, n))
         assert (gpu.objects, gpu.used) == (objects, used)
+
+
+def test_a_session_is_handed_out_when_its_laps_are_steady_and_at_last_all_the_same(
+    gpu: Gpu, package: Package, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def launches(laps: int) -> Counter[str]:
+        """Of a session that is found steady after so many laps."""
+        module = importlib.import_module("engines.trt_session")
+        monkeypatch.setattr(module, "steady", lambda seen: len(seen) == laps)
+        gpu.launched.clear()
+        load(package, [1, 8]).open_session()
+        return Counter(gpu.launched)
+
+    three = launches(3)
+    assert launches(5) - three == {"1": 2 * 2, "8": 2 * 2, "graph": 2 * 2 * 2}  # laps, slots, buckets
+    never = launches(-1) - three
+    assert never["8"] == (MOST_LAPS - 3) * 2
 
 
 def test_sequences_are_cut_to_the_shortest_bucket_that_holds_them_and_order_is_restored(
