@@ -34,15 +34,15 @@ from engines.plans import PlanFile
 from engines.runner import serve
 from engines.train.reference import reference_package
 from tests.bench.gpu_raw import RawLoop
-from tests.bench.lanes import INPUTS, Lanes, Pool, pool
+from tests.bench.lanes import INPUTS, Pool, pool, settle
 from tests.models import random_batch
 
 BATCHES = (64, 256, 1024)
 STREAMS = (1, 8)
-PROCESSES = (1, 2, 4)
+PROCESSES = (1, 2, 4, 8)
 LATENCIES = 3000
 PATIENCE_S = 20.0
-SITTINGS = 9
+SITTINGS = 25
 COLD = 10
 """First batches of a block, not counted: the variant before it has left its data in the caches."""
 
@@ -147,11 +147,7 @@ def throughput(model: Model, spread: Pool, batch: int, streams: int, seconds: fl
     for turn in range(rounds):
         for variant in variants if turn % 2 == 0 else reversed(variants):
             name, how = variant.split("-")
-            if variant == "lanes-1":
-                lanes = Lanes(model.engines["block"], streams, inputs)
-                batches = lanes.rate(seconds)
-                lanes.close()
-            elif name == "lanes":
+            if name == "lanes":
                 batches = spread.rate(batch, streams, int(how), seconds)
             else:
                 with loops(model, variant, batch, streams) as steps:
@@ -254,6 +250,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         for kind in options.models.split(","):
             model = Model(kind, options.precision, Path(folder))
+            settle()
             measured: dict[str, Any] = {}
             result[kind] = measured
             if "latency" in options.parts:

@@ -5,6 +5,7 @@ a batch, one thread, no checks, no queue, no second slot.
 """
 
 import time
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -56,8 +57,7 @@ class RawLoop:
         status, self.graph = driver.cuGraphInstantiate(graph, 0)
         assert status == 0
         self.handle = stream
-        self.event = cuda.Event(cuda.event_flags.DISABLE_TIMING | cuda.event_flags.BLOCKING_SYNC)
-        self.wait = self._spin if wait == "spin" else self._block
+        self.wait = self.stream.synchronize if wait == "spin" else partial(_block, _event(), self.stream)
 
     def enqueue(self) -> None:
         cuda.memcpy_htod_async(int(self.device), self.host, self.stream)
@@ -73,9 +73,11 @@ class RawLoop:
         assert status == 0
         self.wait()
 
-    def _spin(self) -> None:
-        self.stream.synchronize()
 
-    def _block(self) -> None:
-        self.event.record(self.stream)
-        self.event.synchronize()
+def _event() -> Any:
+    return cuda.Event(cuda.event_flags.DISABLE_TIMING | cuda.event_flags.BLOCKING_SYNC)
+
+
+def _block(event: Any, stream: Any) -> None:
+    event.record(stream)
+    event.synchronize()
