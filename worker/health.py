@@ -33,14 +33,16 @@ def not_live(facts: Facts, now: float, stall_s: float) -> list[str]:
         return [f"{facts.held} records are held and none was settled for {now - facts.last_settled:.0f} s"]
     if not facts.held and now - facts.last_poll > stall_s:
         return [f"the last poll was {now - facts.last_poll:.0f} s ago"]
+    if facts.uncommitted_s > stall_s:  # of a client that has lost the group for good nothing else can be seen
+        return [f"no commit has succeeded for {facts.uncommitted_s:.0f} s"]
     return []
 
 
 def not_ready(facts: Facts, now: float, stall_s: float, publish_timeout_s: float) -> list[str]:
     """Why the worker is not ready; empty when it is: warm, assigned, not draining, live, and answered by the brokers.
 
-    Brokers that do not answer are no reason against being live: a new process would have to wait for them as well. The
-    worker ends all the same after `publish_timeout_s`, so at most half of it is waited here.
+    Brokers that leave scores unanswered are no reason against being live: a new process would have to wait for them as
+    well. The worker ends all the same after `publish_timeout_s`, so at most half of it is waited here.
     """
     reasons = not_live(facts, now, stall_s)
     if not facts.warm:
@@ -54,6 +56,6 @@ def not_ready(facts: Facts, now: float, stall_s: float, publish_timeout_s: float
     unanswered_s = min(UNANSWERED_S, publish_timeout_s / 2)
     if facts.unacknowledged_s > unanswered_s:
         reasons.append(f"the brokers have acknowledged no score or dead letter for {facts.unacknowledged_s:.0f} s")
-    if facts.uncommitted_s > unanswered_s:
+    if unanswered_s < facts.uncommitted_s <= stall_s:
         reasons.append(f"no commit has succeeded for {facts.uncommitted_s:.0f} s")
     return reasons

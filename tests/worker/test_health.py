@@ -57,6 +57,14 @@ def test_brokers_that_leave_everything_unanswered_are_told_and_are_no_reason_to_
     assert not_ready(replace(waiting, uncommitted_s=5.1), 100.0, 60.0, 30.0) == ["no commit has succeeded for 5 s"]
 
 
+def test_commits_that_never_succeed_are_a_reason_to_restart() -> None:
+    """Of a group's client that is stuck nothing else shows: it fetches, and scores are acknowledged."""
+    assert not_live(replace(HEALTHY, uncommitted_s=60.0), 100.0, 60.0) == []
+    stuck = replace(HEALTHY, uncommitted_s=60.1)
+    assert not_live(stuck, 100.0, 60.0) == ["no commit has succeeded for 60 s"]
+    assert not_ready(stuck, 100.0, 60.0, 30.0) == ["no commit has succeeded for 60 s"]
+
+
 def test_a_worker_that_ends_sooner_tells_sooner() -> None:
     facts = replace(HEALTHY, held=7, unacknowledged_s=1.6)
     assert not_ready(facts, 100.0, 60.0, 3.0) == ["the brokers have acknowledged no score or dead letter for 2 s"]
