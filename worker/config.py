@@ -15,7 +15,7 @@ from typing import Annotated, Any, Literal, Self
 import msgspec
 from msgspec import Meta
 
-from worker.config_quality import AlarmConfig, BreakerConfig, ClassConfig, SegmentConfig
+from worker.config_quality import AlarmConfig, BreakerConfig, ClassConfig, OptionalTopic, SegmentConfig
 
 Positive = Annotated[int, Meta(ge=1, le=(1 << 31) - 1)]
 Milliseconds = Annotated[int, Meta(ge=1, le=86_400_000)]
@@ -136,9 +136,9 @@ class TopicConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     """Topic with the events. Required."""
     model: str
     """Model package: models/<name>/<version>, or models/<name> for its newest version. Required."""
-    scores: Annotated[str, Meta(pattern=r"^[a-zA-Z0-9._-]{0,249}$")] = ""
+    scores: OptionalTopic = ""
     """Topic for the scores; it needs at least as many partitions as `name`. Default: <name>.scores."""
-    dead_letters: Annotated[str, Meta(pattern=r"^[a-zA-Z0-9._-]{0,249}$")] = ""
+    dead_letters: OptionalTopic = ""
     """Topic for records that cannot be scored; as many partitions as `name`. Default: <name>.dead."""
     format: Format = "msgpack"
     """Format of the events, fields as the model's spec says."""

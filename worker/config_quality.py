@@ -11,6 +11,7 @@ from worker.classes import ClassPolicy
 from worker.route import SegmentRule
 
 Milliseconds = Annotated[int, Meta(ge=1, le=86_400_000)]
+OptionalTopic = Annotated[str, Meta(pattern=r"^(?!\.{1,2}$)[a-zA-Z0-9._-]{0,249}$")]
 Part = Annotated[float, Meta(gt=0, lt=1)]
 
 
@@ -93,7 +94,7 @@ class BreakerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
 class AlarmConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """[alarms]: limits of each model's latencies, misses, errors and dead letters, and who is told."""
 
-    topic: Annotated[str, Meta(pattern=r"^[a-zA-Z0-9._-]{0,249}$")] = ""
+    topic: OptionalTopic = ""
     """Topic for raised and cleared alarms, in JSON; it must exist. Empty: they are only logged and counted."""
     window_ms: Milliseconds = 1_000
     """Time over which latencies, misses, errors and dead letters are taken."""

@@ -149,6 +149,9 @@ def test_nesting_without_end_is_one_problem(tmp_path: Path) -> None:
         ("localhost:9092", "localhost:9092, b:99999", "kafka.bootstrap_servers: 'b:99999': not a port"),
         ("localhost:9092", "localhost:0", "kafka.bootstrap_servers: 'localhost:0': not a port"),
         ('"tips"', '".."', "topics[..].name: '..': "),
+        ('"tips"', '"tips"\nscores = "."', "topics[tips].scores: '.': "),
+        ('"tips"', '"tips"\ndead_letters = ".."', "topics[tips].dead_letters: '..': "),
+        ("[[topics]]", "[alarms]\ntopic = '.'\n[[topics]]", "alarms.topic: '.': "),
         ("[[topics]]", f"[worker]\ninbox_bytes = {10**30}\n[[topics]]", "worker.inbox_bytes: 1000000000"),
     ],
 )

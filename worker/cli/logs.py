@@ -7,13 +7,13 @@ from collections import OrderedDict
 from collections.abc import Callable
 from typing import Final
 
-FOLD_S: Final = 10.0
+INTERVAL_S: Final = 10.0
 KINDS: Final = 128
 """Kinds of lines whose last time is kept."""
 
 
-class Folded(logging.Filter):
-    """Of the Kafka client's lines one of each kind in `FOLD_S`, with the number of those left out before it.
+class RateLimit(logging.Filter):
+    """Of the Kafka client's lines one of each kind in `INTERVAL_S`, with the number of those left out before it.
 
     While no broker answers it writes dozens a second. A kind is a text before its values are filled in.
     """
@@ -27,8 +27,8 @@ class Folded(logging.Filter):
         if not record.name.startswith("aiokafka"):
             return True
         kind, now = (record.name, str(record.msg)), self._clock()
-        since, left_out = self._seen.get(kind, (now - FOLD_S, 0))
-        if now - since < FOLD_S:
+        since, left_out = self._seen.get(kind, (now - INTERVAL_S, 0))
+        if now - since < INTERVAL_S:
             self._seen[kind] = since, left_out + 1
             return False
         self._seen[kind] = now, 0
@@ -52,7 +52,7 @@ def log_to_stderr(level: str) -> None:
     # aiokafka reports each retry; the worker reports what they lead to.
     logging.getLogger("aiokafka").setLevel(max(logging.WARNING, logging.getLevelName(level.upper())))
     if level != "debug":
-        handler.addFilter(Folded())
+        handler.addFilter(RateLimit())
         # A coordinator not there yet, a group that rebalances and, ten times a second, a topic that is not there are
         # errors to it; what matters of them is raised.
         for name in ("consumer.group_coordinator", "cluster"):
