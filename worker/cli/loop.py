@@ -7,6 +7,8 @@ import signal
 from collections.abc import Callable, Coroutine
 from typing import Any
 
+from worker.connection import tell_closed_transports
+
 log = logging.getLogger("scorelane.loop")
 
 
@@ -20,6 +22,7 @@ def run[T](main: Coroutine[object, object, T]) -> T:
         pass
     else:
         factory = uvloop.new_event_loop
+        tell_closed_transports()
     with asyncio.Runner(loop_factory=factory) as runner:
         runner.get_loop().set_exception_handler(tell)
         return runner.run(main)
