@@ -99,10 +99,10 @@ def test_the_package_of_the_readme_is_written(tmp_path: Path, monkeypatch: pytes
 
 
 def test_health_answers_as_the_readme_says() -> None:
-    draining = Facts(True, True, 0.0, 5, 0.0, 0.0, 0.0)
+    draining = Facts(True, True, 0.0, 5, 0.0, 0.0)
     assert not_ready(draining, 1000.0, 60.0, 30.0) and not not_live(draining, 1000.0, 60.0)
-    assert not_ready(Facts(True, False, None, 0, 0.0, 0.0, 0.0), 1.0, 60.0, 30.0)
-    unanswered = Facts(True, False, 0.0, 5, 1000.0, 999.0, 999.0, unacknowledged_s=6.0)
+    assert not_ready(Facts(True, False, None, 0, 0.0, 0.0), 1.0, 60.0, 30.0)
+    unanswered = Facts(True, False, 0.0, 5, 1000.0, 999.0, unacknowledged_s=6.0)
     assert not_ready(unanswered, 1000.0, 60.0, 30.0) and not not_live(unanswered, 1000.0, 60.0)
-    stuck = Facts(True, False, 0.0, 5, 1000.0, 0.0, 0.0)
+    stuck = Facts(True, False, 0.0, 5, 1000.0, 0.0)
     assert not_live(stuck, 1000.0, 60.0)

@@ -33,7 +33,6 @@ class Committer:
         clock: Clock,
     ) -> None:
         """`positions` gives the offsets that may be committed now."""
-        self.last_commit = clock.monotonic()
         self._consumer = consumer
         self._positions = positions
         self._metrics = metrics
@@ -100,7 +99,6 @@ class Committer:
             return False
         self._committed.update(moved)
         self._metrics.commits.labels("ok").inc()
-        self.last_commit = self._clock.monotonic()
         self._asked_at = None
         return True
 

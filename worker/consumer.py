@@ -121,6 +121,8 @@ class Consumer(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafka has
                 for _ in range(3):
                     await asyncio.sleep(0)
                 agree(self._consumer, self._pacing.usual)
+                if not self.held:  # nothing could be settled meanwhile: the wait for it begins here
+                    self.last_settled = self.last_poll
                 await self._take_in(polled, owned)
                 self._taking_in = False
 

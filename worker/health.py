@@ -18,7 +18,6 @@ class Facts:
     held: int
     last_poll: float
     last_settled: float
-    last_commit: float
     unacknowledged_s: float = 0.0
     """For so long scores or dead letters have waited and the brokers have acknowledged none of them."""
     uncommitted_s: float = 0.0
@@ -51,8 +50,6 @@ def not_ready(facts: Facts, now: float, stall_s: float, publish_timeout_s: float
         reasons.append("draining")
     elif facts.warm and facts.assigned_since is None:
         reasons.append("no assignment: joining the group or rebalancing")
-    if facts.held and now - facts.last_commit > stall_s:
-        reasons.append(f"the last commit was {now - facts.last_commit:.0f} s ago")
     unanswered_s = min(UNANSWERED_S, publish_timeout_s / 2)
     if facts.unacknowledged_s > unanswered_s:
         reasons.append(f"the brokers have acknowledged no score or dead letter for {facts.unacknowledged_s:.0f} s")

@@ -235,7 +235,7 @@ class Service:
         now = self._clock.monotonic()
         consumer = self._consumer
         if consumer is None:
-            return Facts(False, self._draining, None, 0, now, now, now)
+            return Facts(False, self._draining, None, 0, now, now)
         return Facts(
             warm=self._warm,
             draining=self._draining,
@@ -243,7 +243,6 @@ class Service:
             held=consumer.held,
             last_poll=consumer.last_poll,
             last_settled=consumer.last_settled,
-            last_commit=consumer.committer.last_commit,
             unacknowledged_s=max((lane.unacknowledged_s for lane in self._lanes()), default=0.0),
             uncommitted_s=consumer.committer.failing_s,
         )

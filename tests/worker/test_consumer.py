@@ -99,6 +99,19 @@ async def test_what_cannot_be_finished_in_time_is_fenced_counted_and_not_committ
         assert list(at.consumer._partitions) == [B]
 
 
+async def test_an_event_after_an_hour_without_any_is_no_stall(package: Package) -> None:
+    async with member(package, outbox=Stalled()) as at:
+        await at.rebalance(A)
+        async with polling(at):
+            at.consumer.last_settled -= 3600
+            at.client.polls.put_nowait({A: records(tips(1), 0)})
+            await at.outbox.until("t.scores", 1)
+            assert at.consumer.last_settled == at.consumer.last_poll
+            at.client.polls.put_nowait({A: records(tips(1, 1), 1)})
+            await at.outbox.until("t.scores", 2)
+            assert at.consumer.last_settled < at.consumer.last_poll, "the first has waited since then"
+
+
 async def test_what_a_member_holds_that_the_group_has_expelled_is_left_to_others_at_once(package: Package) -> None:
     """Stopped for longer than the session: others score all of it already, and nothing of it can be committed."""
     async with member(package, outbox=Stalled()) as at:  # a drain would last for drain_timeout_ms, 10 s

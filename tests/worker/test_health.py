@@ -2,9 +2,7 @@ from dataclasses import replace
 
 from worker.health import Facts, not_live, not_ready
 
-HEALTHY = Facts(
-    warm=True, draining=False, assigned_since=90.0, held=0, last_poll=99.9, last_settled=95.0, last_commit=95.0
-)
+HEALTHY = Facts(warm=True, draining=False, assigned_since=90.0, held=0, last_poll=99.9, last_settled=95.0)
 
 
 def test_a_worker_that_moves_is_live_and_ready() -> None:
