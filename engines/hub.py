@@ -55,11 +55,6 @@ class Lane:
         self._next_id = 0
         self._open = True
 
-    @property
-    def outstanding(self) -> int:
-        """Batches submitted whose `done` has not been called yet."""
-        return len(self._waiting)
-
     def submit(self, features: Features, done: Done) -> None:
         """Queue a batch and return at once, as `Runner.submit`."""
         with self._lock:

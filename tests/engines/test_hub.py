@@ -144,7 +144,7 @@ def test_close_finishes_what_was_submitted_and_is_idempotent() -> None:
     lane.submit(batch(2), answers.done(2))
     assert lane.close(PATIENCE) and lane.close(PATIENCE)
     assert [answers.next()[2], answers.next()[2]] == [None, None]
-    assert lane.outstanding == 0
+    assert answers.queue.empty()
 
 
 def test_more_than_depth_is_refused() -> None:
@@ -201,7 +201,7 @@ def test_a_session_says_whether_it_shares_threads() -> None:
             return hub.open(self, name)
 
     offered, plain = Offering(), Doubling(1)
-    for session, thread in ((offered, "offered"), (plain, "own-launch")):
+    for session, thread in ((offered, "offered"), (plain, "own")):
         serving = serve(session, name="own")
         serving.submit({"x": np.ones(1, np.float32)}, answers.done(thread))
         assert answers.next()[2] is None

@@ -1,8 +1,6 @@
-"""The runner against scripted sessions: order, depth, one answer a batch, hangs, failing threads."""
+"""The runner against scripted sessions: order, depth, one answer a batch, hangs."""
 
-import contextlib
 import threading
-from collections.abc import Iterator
 from queue import Queue
 
 import numpy as np
@@ -85,20 +83,19 @@ def test_batches_are_answered_in_order_with_their_own_rows(depth: int) -> None:
             got, scores, error = answers.next()
             assert (got, error) == (label, None)
             assert scores is not None and scores.tolist() == [2.0 * label, 2.0 * label + 1]
-    assert runner.outstanding == 0
+    assert answers.queue.empty()
     assert runner.close(PATIENCE)
 
 
-def test_depth_two_uses_one_thread_to_submit_and_another_to_collect_and_depth_one_uses_one() -> None:
-    for depth, expected in ((1, ({"r-launch"}, {"r-launch"})), (2, ({"r-launch"}, {"r-wait"}))):
-        session, answers = Doubling(depth), Answers()
-        runner = Runner(session, name="r")
-        for label in range(3):
-            runner.submit(batch(label), answers.done(label))
-            answers.next()
-        assert runner.close(PATIENCE)
-        assert (session.submit_threads, session.collect_threads) == expected
-        assert session.closed_on == ["r-launch"]
+@pytest.mark.parametrize("depth", [1, 2])
+def test_the_session_is_used_and_closed_on_the_runners_thread(depth: int) -> None:
+    session, answers = Doubling(depth), Answers()
+    runner = Runner(session, name="r")
+    for label in range(3):
+        runner.submit(batch(label), answers.done(label))
+        answers.next()
+    assert runner.close(PATIENCE)
+    assert (session.submit_threads, session.collect_threads, session.closed_on) == ({"r"}, {"r"}, ["r"])
 
 
 @pytest.mark.parametrize("depth", [1, 2])
@@ -144,7 +141,7 @@ def test_retire_answers_what_hangs_and_drops_the_late_result_and_closes_the_sess
     assert session.closed_on == []  # the device may still write to its buffers
     session.resume.set()
     assert runner.close(PATIENCE)
-    assert session.closed_on == ["r-launch"]
+    assert session.closed_on == ["r"]
     assert answers.queue.empty()  # nothing is answered twice
 
 
@@ -171,46 +168,16 @@ def test_close_finishes_what_was_submitted() -> None:
     assert runner.close(PATIENCE)  # idempotent
 
 
-def test_threads_enter_their_context_before_the_session_and_leave_it_after_close() -> None:
-    order: list[str] = []
-
-    class Recording(Doubling):
-        def submit(self, features: Features) -> None:
-            order.append("submit")
-            super().submit(features)
-
+def test_a_session_that_does_not_close_is_told(caplog: pytest.LogCaptureFixture) -> None:
+    class Stubborn(Doubling):
         def close(self) -> None:
-            order.append("close")
-            super().close()
+            raise DeviceLost("no context")
 
-        @contextlib.contextmanager
-        def on_thread(self) -> Iterator[None]:
-            order.append("enter")
-            yield
-            order.append("leave")
-
-    answers = Answers()
-    runner = Runner(Recording(1), name="r")
+    runner, answers = Runner(Stubborn(1), name="r"), Answers()
     runner.submit(batch(1), answers.done(1))
-    answers.next()
+    assert answers.next()[2] is None
     assert runner.close(PATIENCE)
-    assert order == ["enter", "submit", "close", "leave"]
-
-
-@pytest.mark.parametrize("depth", [1, 2])
-def test_a_thread_that_cannot_start_answers_every_batch_with_its_error(depth: int) -> None:
-    @contextlib.contextmanager
-    def lost() -> Iterator[None]:
-        raise DeviceLost("no context")
-        yield
-
-    runner, answers = Runner(Doubling(depth), name="r", on_thread_start=lost), Answers()
-    for label in range(3):
-        runner.submit(batch(label), answers.done(label))
-        got, scores, error = answers.next()
-        assert (got, scores) == (label, None)
-        assert isinstance(error, DeviceLost)
-    assert runner.close(PATIENCE)
+    assert "its session did not close" in caplog.text and "no context" in caplog.text
 
 
 def test_a_callback_that_raises_is_logged_and_the_next_batch_is_answered(

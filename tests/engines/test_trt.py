@@ -19,7 +19,7 @@ from engines.build import shapes
 from engines.errors import LoadError, RunError
 from engines.package import Package
 from engines.plans import Profile
-from engines.runner import Runner, serve
+from engines.runner import serve
 from engines.warmup import MOST_LAPS
 from schemas.rows import Tensors
 from tests.engines.contract import EngineContract
@@ -170,21 +170,6 @@ def test_the_plan_in_the_package_is_chosen_by_build_and_capability(gpu: Gpu, pac
     module.__version__ = "11.4.0"  # type: ignore[attr-defined]
     with pytest.raises(LoadError, match=r"no plan for TensorRT 11\.4\.0 on compute capability 9\.0"):
         trt().TrtEngine(package)
-
-
-def test_a_runner_keeps_the_context_on_both_its_threads(gpu: Gpu, package: Package) -> None:
-    from tests.engines.test_runner import PATIENCE, Answers
-
-    runner, answers = Runner(load(package, [8]).open_session(), name="lane"), Answers()
-    batch = random_batch(package.spec, 6)
-    expected = direct(package, batch)
-    for label in range(10):
-        runner.submit(batch, answers.done(label))
-        got, scores, error = answers.next()
-        assert (got, error) == (label, None)
-        assert scores is not None
-        np.testing.assert_allclose(scores, expected, atol=1e-6)
-    assert runner.close(PATIENCE)
 
 
 def test_lanes_on_shared_threads_are_scored_and_a_hung_one_is_left_behind(gpu: Gpu, package: Package) -> None:

@@ -1,7 +1,6 @@
 """The engines' contract on the GPU, and what only real streams, contexts and graphs can get wrong."""
 
 from collections import deque
-from collections.abc import Callable
 
 import numpy as np
 import pytest
@@ -10,7 +9,7 @@ import engines
 from engines.base import Engine, Scores, run
 from engines.package import Package
 from engines.plans import PlanFile
-from engines.runner import Runner, Serving, serve
+from engines.runner import serve
 from schemas.rows import Tensors
 from tests.engines.contract import EngineContract
 from tests.engines.test_ort import direct
@@ -124,13 +123,10 @@ def test_contexts_used_in_turn_keep_their_shapes(din: tuple[Package, PlanFile]) 
     engine.close()
 
 
-@pytest.mark.parametrize("start", [Runner, serve], ids=["threads of their own", "shared threads"])
-def test_eight_lanes_at_once_keep_their_batches_apart(
-    din: tuple[Package, PlanFile], start: Callable[..., Serving]
-) -> None:
+def test_eight_lanes_at_once_keep_their_batches_apart(din: tuple[Package, PlanFile]) -> None:
     package, _ = din
     engine = engines.load("trt", package, max_batch=64)
-    lanes = [(start(engine.open_session(), name=f"lane-{i}"), Answers()) for i in range(8)]
+    lanes = [(serve(engine.open_session(), name=f"lane-{i}"), Answers()) for i in range(8)]
     batches = [random_batch(package.spec, 5 + 7 * i, seed=i) for i in range(8)]
     expected = [direct(package, batch).reshape(-1) for batch in batches]
     for _ in range(100):

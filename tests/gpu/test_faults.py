@@ -2,7 +2,7 @@
 
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,7 @@ from engines.base import run
 from engines.errors import RunError
 from engines.package import Package
 from engines.plans import PlanFile
-from engines.runner import Runner, Serving, serve
+from engines.runner import serve
 from tests.engines.test_ort import direct
 from tests.engines.test_runner import PATIENCE, Answers
 from tests.gpu.conftest import Build
@@ -76,15 +76,14 @@ def hang() -> Iterator[tuple[Any, Any]]:
         cuda.Context.synchronize()
 
 
-@pytest.mark.parametrize("serving", [Runner, serve], ids=["threads of their own", "shared threads"])
 def test_a_hung_lane_is_left_behind_and_the_others_go_on(
-    model: tuple[Package, PlanFile], hang: tuple[Any, Any], serving: Callable[..., Serving]
+    model: tuple[Package, PlanFile], hang: tuple[Any, Any]
 ) -> None:
     package, _ = model
     start, end = hang
     engine = engines.load("trt", package, max_batch=64)
     hung, healthy = engine.open_session(), engine.open_session()
-    runner, answers = serving(hung, name="hung"), Answers()
+    runner, answers = serve(hung, name="hung"), Answers()
     batch = random_batch(package.spec, 20)
     expected = direct(package, batch).reshape(-1)
     start(hung._stream)  # type: ignore[attr-defined]
@@ -163,20 +162,20 @@ def test_a_sticky_error_loses_the_device_for_the_process_and_a_fresh_process_has
     engine.close()
 
 
-def test_a_process_with_open_sessions_and_a_hung_runner_ends_cleanly(model: tuple[Package, PlanFile]) -> None:
+def test_a_process_with_open_sessions_ends_cleanly(model: tuple[Package, PlanFile]) -> None:
     """pycuda aborts where a context is left pushed; daemon threads inside the driver must not make it so."""
     code = """
 import sys
 from pathlib import Path
 import engines
 from engines.package import Package
-from engines.runner import Runner, serve
+from engines.runner import serve
 from tests.models import random_batch
 package = Package.open(Path(sys.argv[1]))
 engine = engines.load("trt", package, max_batch=64)
-runners = [start(engine.open_session(), name=start.__name__) for start in (Runner, serve, Runner, serve)]
-for runner in runners:
-    runner.submit(random_batch(package.spec, 3), lambda scores, error: None)
+lanes = [serve(engine.open_session(), name=str(index)) for index in range(4)]
+for lane in lanes:
+    lane.submit(random_batch(package.spec, 3), lambda scores, error: None)
 print("done")
 """
     package, _ = model
