@@ -139,8 +139,8 @@ class DeviceSession:
     async def close(self, timeout_s: float) -> bool:
         try:
             async with asyncio.timeout(timeout_s):
-                while self._in_work:
-                    await asyncio.wait(self._in_work)
+                for _ in range(self.depth):  # a batch has its slot until the device is done, whoever still waits for it
+                    await self._slots.acquire()
         except TimeoutError:
             self.retire()
             return False

@@ -56,6 +56,14 @@ def test_the_same_call_prints_the_same_bytes(config: Path) -> None:
     assert "duplicates 0, not committed 0" in first.stdout
 
 
+@pytest.mark.parametrize("fault", ["hang:primary:700ms-10s", "slow:primary:200:700ms-100s"])
+def test_a_batch_that_is_still_in_the_device_does_not_hold_up_the_end(config: Path, fault: str) -> None:
+    found = report("--config", config, "--rate", 200, "--seconds", 1, *SERVICE, "--fault", fault)
+    assert found["seconds"] < 1.5
+    assert [one["lost"] for one in found["classes"]] == [0, 0]
+    assert sum(one["events"] for one in found["classes"]) == found["events"]
+
+
 def test_a_trace_is_played_at_a_speed(config: Path, tmp_path: Path) -> None:
     trace = make(Traffic(rate=200, seconds=2.0, bad_part=0.05), "tips", builtin("tipping"), "msgpack")
     with TraceWriter(tmp_path / "t.jsonl", TraceHead(1, trace.topic, trace.partitions)) as writer:
