@@ -9,7 +9,6 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -21,8 +20,6 @@ from schemas.spec import builtin
 from tests.models import tiny_package
 from worker.cli import COMMANDS
 from worker.cli.client import partitions, quiet
-from worker.cli.demo.latency import Latencies
-from worker.cli.demo.observer import Observed
 from worker.cli.demo.session import Plan, create_topics
 from worker.cli.demo.traffic import Source, criteo, live_room
 from worker.cli.demo.worker_process import to_toml
@@ -298,29 +295,6 @@ def test_an_event_is_due_at_its_intended_time(rate: float, index: int, start: fl
     schedule = OpenLoop(start, rate)
     slack = 1e-6 + rate * 1e-6 * max(1.0, start * 1e-9)
     assert abs(schedule.due(schedule.intended(index)) - (index + 1)) <= math.ceil(slack)
-
-
-def test_percentiles_are_at_most_two_percent_high() -> None:
-    latencies = Latencies(window=2)
-    for milliseconds in range(1, 1001):
-        latencies.add(float(milliseconds))
-    for p in (1, 50, 99, 100):
-        exact = p * 10
-        assert exact <= latencies.percentile(p) * (1 + 1e-9)
-        assert latencies.percentile(p) <= exact * 1.02
-    latencies.second()
-    latencies.second()
-    assert math.isnan(latencies.percentile(50, recent=True)), "the window has moved on"
-    assert not math.isnan(latencies.percentile(50))
-
-
-def test_repeated_scores_are_counted_apart() -> None:
-    observed = Observed()
-    for offset in (7, 8, 7, 9):
-        observed.add(msgspec.structs.replace(SCORE, offset=offset), now_ms=1020.0)
-    observed.add(msgspec.structs.replace(SCORE, partition=1), now_ms=1020.0)
-    assert (observed.tally.scores, observed.duplicates) == (4, 1)
-    assert 20.0 <= observed.latency.percentile(100) <= 20.4
 
 
 def test_the_demos_events_are_scorable_and_carry_their_time() -> None:

@@ -19,7 +19,7 @@ from schemas.dead_letter import DeadLetter
 from schemas.score import JsonScore, Score
 from tests.worker.test_cli import SCORE, create, scorelane
 from worker.cli.scores import ScoreReader, Tally, dead, to_json
-from worker.cli.tail import live_view, say_no_score
+from worker.cli.tail import line, live_view, say_no_score
 from worker.embedded import EmbeddedBroker
 
 
@@ -118,6 +118,47 @@ def test_the_live_view_says_where_dead_letters_stand_and_that_records_are_no_sco
         shown = console.file.getvalue()
     assert "scorelane: events/1@5 is no score, and records like it are only counted;" in shown
     assert "tips/2@90  tip-4  late  by 7 ms" in shown
+
+
+SKIPPED = msgspec.structs.replace(SCORE, score=None, model="", version="", engine="none", reason="late:skip")
+
+
+def drawn(tally: Tally) -> str:
+    console = Console(width=120, file=io.StringIO())
+    console.print(live_view("tips.scores", tally, 1.0))
+    assert isinstance(console.file, io.StringIO)
+    return console.file.getvalue()
+
+
+def test_a_skipped_event_has_no_number() -> None:
+    assert line(SKIPPED).split() == ["tip-1", "-", "none", "(late:skip)", *line(SCORE).split()[-3:]]
+    tally = Tally()
+    tally.add(SKIPPED)
+    [row] = [row for row in drawn(tally).splitlines() if "tip-1" in row]
+    assert [cell.strip() for cell in row.strip("│").split("│")][:4] == ["tip-1", "-", "", "none (late:skip)"]
+
+
+@pytest.mark.parametrize(
+    ("key", "shown"),
+    [
+        ("[/x]", "[/x]"),
+        ("[red]tip", "[red]tip"),
+        (":smile:", ":smile:"),
+        ("\x1b[2Jtip\r\n1", r"\x1b[2Jtip\r\n1"),
+        (7, "7"),
+        (None, "None"),
+    ],
+)
+def test_a_key_is_shown_as_it_stands_and_steers_nothing(key: str | int | None, shown: str) -> None:
+    score = msgspec.structs.replace(SCORE, key=key, engine=f"{key}", model=f"{key}")
+    tally = Tally()
+    tally.add(score)
+    assert line(score).split("  ")[0] == shown
+    head, *rows = drawn(tally).splitlines()
+    assert head.startswith(f"tips.scores: 1 scores, 0 late, {shown} 100.0 %")
+    [row] = [row for row in rows if f" {shown} " in row]
+    assert [cell.strip() for cell in row.strip("│").split("│")][:4] == [shown, "0.2500", f"{shown} 1", shown]
+    assert line(score).isprintable() and head.isprintable() and row.isprintable()
 
 
 @pytest.mark.parametrize(

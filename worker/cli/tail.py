@@ -44,7 +44,7 @@ def tail(
     quiet()
     tally = Tally()
     run_until_signal(lambda stop: _follow(args, topic, tally, as_json, from_beginning, most, stop))
-    click.echo(str(tally), err=as_json)
+    click.echo(printable(str(tally)), err=as_json)
     return 0
 
 
@@ -125,18 +125,26 @@ class _Plain:
             sys.stdout.flush()
 
 
+def printable(text: str) -> str:
+    """Whatever somebody sent, in one line and with nothing that steers a terminal."""
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+
+
+def decimals(score: Any) -> str:
+    """The number of a score, "-" where the event was skipped."""
+    return "-" if score.score is None else f"{score.score:.4f}"
+
+
 def line(score: Any) -> str:
     """One score in one line."""
     engine = score.engine if score.reason is None else f"{score.engine} ({score.reason})"
     late = f"late by {-score.remaining_ms} ms" if score.late else f"{score.remaining_ms} ms left"
-    return f"{score.key}  {score.score:.4f}  {score.model} {score.version}  {engine}  {late}"
+    return printable(f"{score.key}  {decimals(score)}  {score.model} {score.version}  {engine}  {late}")
 
 
 def dead_line(letter: Dead) -> str:
     """One dead letter in one line."""
-    text = f"{letter.place}  {'-' if letter.key is None else letter.key}  {letter.reason}  {letter.detail}"
-    # Whatever somebody sent: no line breaks, and nothing that steers a terminal.
-    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+    return printable(f"{letter.place}  {'-' if letter.key is None else letter.key}  {letter.reason}  {letter.detail}")
 
 
 def table(scores: list[Any]) -> Table:
@@ -147,14 +155,19 @@ def table(scores: list[Any]) -> Table:
     for score in scores:
         engine = score.engine if score.reason is None else f"{score.engine} ({score.reason})"
         rows.add_row(
-            str(score.key),
-            f"{score.score:.4f}",
-            f"{score.model} {score.version}",
-            Text(engine, style="" if score.reason is None else "yellow"),
-            Text(f"{score.remaining_ms} ms", style="red" if score.late else ""),
-            f"{score.topic}/{score.partition}@{score.offset}",
+            _cell(str(score.key)),
+            decimals(score),
+            _cell(f"{score.model} {score.version}"),
+            _cell(engine, style="" if score.reason is None else "yellow"),
+            _cell(f"{score.remaining_ms} ms", style="red" if score.late else ""),
+            _cell(f"{score.topic}/{score.partition}@{score.offset}"),
         )
     return rows
+
+
+def _cell(text: str, style: str = "") -> Text:
+    """A cell as it stands: a plain `str` would be read as markup."""
+    return Text(printable(text), style=style)
 
 
 def live_view(topic: str, tally: Tally, seconds: float) -> RenderableType:
@@ -162,4 +175,4 @@ def live_view(topic: str, tally: Tally, seconds: float) -> RenderableType:
     head = f"{topic}: {tally}, {tally.scores / seconds:.0f}/s over {seconds:.0f} s (Ctrl-C ends)"
     letters = [Text(dead_line(letter), no_wrap=True, overflow="ellipsis") for letter in tally.last_dead]
     scores = [table(list(tally.last))] if tally.scores or not letters else []
-    return Group(Text(head, style="bold"), *scores, *letters)
+    return Group(Text(printable(head), style="bold"), *scores, *letters)

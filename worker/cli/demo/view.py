@@ -11,7 +11,7 @@ from rich.text import Text
 from worker.cli.demo.observer import Observed
 from worker.cli.demo.traffic import Sent, Source
 from worker.cli.demo.worker_process import Samples
-from worker.cli.tail import table
+from worker.cli.tail import decimals, printable, table
 
 MANY_LATE = 0.05
 
@@ -73,7 +73,7 @@ def live(rows: Sequence[Row], head: str) -> RenderableType:
             _ms(latency.percentile(50, recent=True)),
             _ms(latency.percentile(99, recent=True)),
             Text(f"{row.late:.0%}", style="red" if row.late else ""),
-            tally.engine_mix(),
+            Text(tally.engine_mix()),
         )
     last = [score for row in rows for score in list(row.observed.tally.last)[-5:]]
     return Group(Text(head, style="bold"), topics, Panel(table(last), title="last scores"))
@@ -106,7 +106,8 @@ def summary(rows: Sequence[Row], seconds: float) -> str:
         ]
         if tally.last:
             score = tally.last[-1]
-            lines.append(f"  last score: {score.key} = {score.score:.4f} by {score.model} {score.version}")
+            by = f" by {score.model} {score.version}" if score.score is not None else f" ({score.reason})"
+            lines.append(f"  last score: {printable(str(score.key))} = {decimals(score)}{by}")
     if any(row.observed.tally.late > MANY_LATE * row.observed.tally.scores for row in rows):
         lines.append(
             "Many were late: broker, events, worker and this view share the machine, and it is too busy for the rate; "
