@@ -8,9 +8,9 @@ import logging
 import signal
 import sys
 from collections.abc import Iterator, Mapping
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, contextmanager
 
-from engines.errors import EngineError
+from engines.errors import EngineError, LoadError
 from worker.admin import Admin
 from worker.alarm_desk import AlarmDesk
 from worker.chain import CLOSE_S, engine_cache
@@ -38,7 +38,8 @@ async def serve(config: Config, *, member: int = 0) -> None:
     """Run one member of the group until SIGTERM or SIGINT, then drain and leave. A second signal skips the drain; one
     that comes before all is ready skips the rest of the start.
 
-    `member` is its number under `--processes`. Raises `WorkerError`; nothing unfinished is committed then.
+    `member` is its number under `--processes`. Raises `WorkerError`, with nothing unfinished committed, and
+    `LoadError` for a model that is missing or incomplete.
     """
     stop = asyncio.Event()
     force = asyncio.Event()
@@ -126,10 +127,8 @@ class Service:
         for config in self._config.topics:
             topic = Topic(config, self._config, self._metrics, self._clock, stack, self._engines)
             self._topics[config.name] = topic
-            try:
+            with _starting(config.name):
                 await topic.load()
-            except EngineError as error:
-                raise WorkerError(f"topic {config.name}: {error}") from error
             package = topic.chain.package
             log.info("topic %s: model %s version %s loaded", config.name, package.name, package.version)
 
@@ -145,10 +144,8 @@ class Service:
             for output in (topic.config.scores, topic.config.dead_letters):
                 if await publisher.partition_count(output) < partitions:
                     log.warning("topic %s has fewer partitions than %s; scores share them, in order", output, name)
-            try:
+            with _starting(name):
                 await topic.open_lanes(min(self._config.worker.lanes, partitions), publisher, consumer.settled)
-            except EngineError as error:
-                raise WorkerError(f"topic {name}: {error}") from error
 
     async def _serve(
         self,
@@ -257,6 +254,17 @@ class Service:
 
     def _lanes(self) -> Iterator[Lane]:
         return (lane for topic in self._topics.values() for lane in topic.lanes)
+
+
+@contextmanager
+def _starting(topic: str) -> Iterator[None]:
+    """What an engine raises, with the topic's name. A `LoadError` stays one: the next start would end the same way."""
+    try:
+        yield
+    except LoadError as error:
+        raise LoadError(f"topic {topic}: {error}") from error
+    except EngineError as error:
+        raise WorkerError(f"topic {topic}: {error}") from error
 
 
 def _first(group: BaseExceptionGroup[BaseException]) -> WorkerError:

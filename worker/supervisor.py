@@ -16,7 +16,7 @@ from worker.tether import Tether
 log = logging.getLogger("scorelane.supervisor")
 
 USAGE_ERROR = 2
-"""Exit code of a child whose configuration is wrong: the next start would end the same way."""
+"""Exit code of a child whose configuration or model is wrong: the next start would end the same way."""
 
 
 class Restarts:
@@ -42,8 +42,8 @@ class Supervisor:
     """`await Supervisor(command, n).run()` returns the exit code when all children have ended.
 
     0 after a signal when every child ended with 0; 1 when a child failed then, or when children died too often;
-    2 when a child reports a wrong configuration. `command(i)` is what to run as member i, `started(i, pid)` hears of
-    each start. Each signal is passed on; a child that still runs `grace_s` after the first one is killed.
+    2 when a child reports a wrong configuration or model. `command(i)` is what to run as member i, `started(i, pid)`
+    hears of each start. Each signal is passed on; a child that still runs `grace_s` after the first one is killed.
     """
 
     def __init__(
