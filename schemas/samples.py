@@ -2,10 +2,14 @@
 
 import csv
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import msgspec
+
+if TYPE_CHECKING:
+    from _csv import Reader
 
 Row = dict[str, object]
 """Column -> value. A CSV cell is text, a repeated CSV column a list of text. Empty cells are left out."""
@@ -29,6 +33,9 @@ SAMPLES: Final = {
 JSON_LINES: Final = {".jsonl", ".ndjson", ".json"}
 """Suffixes of files with a JSON object in each line; every other file is CSV."""
 
+MAX_CELL: Final = 1 << 24
+"""Characters of a CSV cell: raw features in base64 are long, but a quote that is never closed ends somewhere."""
+
 _ALIMAMA_SEQUENCES: Final = ("his_cate", "his_brand", "cont_btag", "match_mask")
 
 
@@ -47,12 +54,12 @@ def rows(path: Path) -> Iterator[Row]:
 def header(path: Path) -> list[str]:
     """Columns of a CSV file as its rows may have them, each once; none for JSONL, whose rows name their own.
 
-    Raises `OSError`, and `ValueError` for a file that is no text.
+    Raises as `rows`.
     """
     if path.suffix in JSON_LINES:
         return []
-    with path.open(newline="", encoding="utf-8") as file:
-        columns = dict.fromkeys(next(csv.reader(file), []))
+    with _csv(path) as reader:
+        columns = dict.fromkeys(next(reader, []))
     if "his_cate" in columns:
         columns.pop("mask", None)
     return list(columns)
@@ -86,9 +93,33 @@ def _of_field(line: bytes) -> str:
     return ""
 
 
-def _csv_rows(path: Path) -> Iterator[Row]:
+@contextmanager
+def _csv(path: Path) -> "Iterator[Reader]":
+    """The cells of each line. What cannot be read inside the `with` is a `ValueError` with the file and the line."""
+    csv.field_size_limit(MAX_CELL)
     with path.open(newline="", encoding="utf-8") as file:
         reader = csv.reader(file)
+        try:
+            yield reader
+        except csv.Error as error:
+            raise ValueError(f"{path}: line {reader.line_num}: {error}; correct the line") from error
+        except UnicodeDecodeError as error:
+            raise ValueError(f"{path}: {_not_utf8(path)}; write the file in UTF-8") from error
+
+
+def _not_utf8(path: Path) -> str:
+    """The first line that is no UTF-8, and why. A text file is decoded a block ahead of the line that is read."""
+    with path.open("rb") as file:
+        for number, line in enumerate(file, 1):
+            try:
+                line.decode()
+            except UnicodeDecodeError as error:
+                return f"line {number}: {error}"
+    return "no UTF-8"
+
+
+def _csv_rows(path: Path) -> Iterator[Row]:
+    with _csv(path) as reader:
         header = next(reader, [])
         repeated = {column for column in header if header.count(column) > 1}
         for cells in reader:

@@ -1,9 +1,10 @@
 import re
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from schemas.samples import SAMPLES, header, rows
+from schemas.samples import MAX_CELL, SAMPLES, header, rows
 
 DATA = Path(__file__).parent.parent / "data"
 
@@ -75,3 +76,45 @@ def test_a_csv_line_of_another_length_is_named(tmp_path: Path) -> None:
     path.write_text("a,b\n1,2\n1,2,3\n")
     with pytest.raises(ValueError, match=r"rows.csv: line 3: 3 cells under 2 columns"):
         list(rows(path))
+
+
+def test_a_cell_may_hold_a_raw_feature_in_base64(tmp_path: Path) -> None:
+    path = tmp_path / "raw.csv"
+    cell = "QUJD" * (1 << 20)  # 3 MiB of values
+    path.write_text(f"id,image\n1,{cell}\n")
+    assert list(rows(path)) == [{"id": "1", "image": cell}]
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (b"a,b\n1,2\n3,%b\n" % (b"x" * (MAX_CELL + 1)), f"line 3: field larger than field limit ({MAX_CELL}); correct"),
+        (
+            b"a,b\n" + b"1,2\n" * 5000 + b"1,\xff\n" + b"1,2\n" * 5000,
+            "line 5002: 'utf-8' codec can't decode byte 0xff in position 2: invalid start byte; write the file",
+        ),
+    ],
+)
+def test_what_cannot_be_read_in_a_csv_file_is_named_with_its_line(content: bytes, said: str, tmp_path: Path) -> None:
+    path = tmp_path / "rows.csv"
+    path.write_bytes(content)
+    assert header(path) == ["a", "b"]
+    with pytest.raises(ValueError, match=re.escape(f"{path}: {said}")):
+        list(rows(path))
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (b"a" * (MAX_CELL + 1), f"line 1: field larger than field limit ({MAX_CELL}); correct the line"),
+        (b"a,caf\xe9\n1,2\n", "line 1: 'utf-8' codec can't decode byte 0xe9 in position 5: invalid continuation byte"),
+    ],
+)
+@pytest.mark.parametrize("read", [header, lambda path: list(rows(path))])
+def test_a_header_that_cannot_be_read_is_named(
+    read: Callable[[Path], object], content: bytes, said: str, tmp_path: Path
+) -> None:
+    path = tmp_path / "rows.csv"
+    path.write_bytes(content)
+    with pytest.raises(ValueError, match=re.escape(f"{path}: {said}")):
+        read(path)
