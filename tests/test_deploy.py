@@ -152,7 +152,7 @@ def test_what_holds_the_primary_is_routed_to_the_webhook() -> None:
     [webhook] = receiver["webhook_configs"]
     assert webhook["url"].endswith("/alarms") and webhook["send_resolved"] and webhook["max_alerts"] <= MAX_ALERTS
     scheme = webhook["http_config"]["authorization"]["type"]
-    Authenticator(["secret"]).check({"Authorization": f"{scheme} secret"}, b"")
+    Authenticator(["secret"]).check({"Authorization": f"{scheme} secret"})
     hours = int(route["repeat_interval"].removesuffix("h"))
     held = OutsideAlarms()
     held.apply([Alert(status="firing", fingerprint="1", starts_at="2026-01-01T00:00:00Z")], 0.0)

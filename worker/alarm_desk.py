@@ -98,7 +98,7 @@ class AlarmDesk:
 
     def receive(self, headers: Mapping[str, str], body: bytes) -> str:
         """Alertmanager's webhook; the answer: how many changed, and models of no topic. Raises `WebhookError`."""
-        self._authenticator.check(headers, body)
+        self._authenticator.check(headers)
         now = self._clock.monotonic()
         raised, cleared = self._outside.apply(parse(body), now)
         nobody: dict[str, None] = {}

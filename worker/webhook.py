@@ -1,10 +1,10 @@
 """POST /alarms: alarms from outside, as Alertmanager sends them (webhook payload version 4). Pure.
 
 Rules:
-- Nobody is let in without a token or a signature; where none is configured, nobody at all.
+- Nobody is let in without a token; where none is configured, nobody at all.
 - An alert is known by its fingerprint and the time it began. Deliveries may repeat and overtake one another: what began
   no later than what was resolved last is over.
-- A raised alarm whose end never comes (Alertmanager is gone, the payload was truncated) ends by itself after `ttl_s`.
+- A raised alarm whose end never comes (Alertmanager is gone, the payload was truncated) ends by itself after `TTL_S`.
 """
 
 import hashlib
@@ -22,7 +22,8 @@ MAX_ALERTS: Final = 1000
 MAX_KNOWN: Final = 1024
 """Alerts that are remembered, raised and resolved together."""
 
-SIGNATURE_HEADER: Final = "X-Scorelane-Signature"
+TTL_S: Final = 6 * 3600.0
+"""Alertmanager's repeat_interval should be below it."""
 
 
 class WebhookError(Exception):
@@ -34,29 +35,24 @@ class WebhookError(Exception):
 
 
 class Authenticator:
-    """Lets requests in by bearer token, or by HMAC-SHA256 of the body. Both compared in constant time."""
+    """Lets requests in by bearer token, compared in constant time."""
 
-    def __init__(self, tokens: Sequence[str] = (), secret: str | None = None) -> None:
+    def __init__(self, tokens: Sequence[str]) -> None:
         """Several `tokens` are valid at once, so that they can be changed without a gap."""
-        if not all([*tokens, secret is None or secret]):
-            raise ValueError("alarm tokens and secret must not be empty; leave them out instead")
+        if not all(tokens):
+            raise ValueError("alarm tokens must not be empty; leave them out instead")
         self._tokens = [_digest(token.encode("utf-8", "surrogateescape")) for token in tokens]
-        self._secret = None if secret is None else secret.encode()
 
-    def check(self, headers: Mapping[str, str], body: bytes) -> None:
-        """Raises `WebhookError` 401. `headers` is looked up as "Authorization" and `SIGNATURE_HEADER`."""
+    def check(self, headers: Mapping[str, str]) -> None:
+        """Raises `WebhookError` 401. `headers` is looked up as "Authorization"."""
+        if not self._tokens:
+            raise WebhookError(401, "the webhook is off: set `alarms.webhook_token_file`")
         kind, _, token = headers.get("Authorization", "").partition(" ")
         offered = _digest(token.strip().encode("utf-8", "surrogateescape"))
         # All are compared, whichever matches, and digests are, so that neither time nor length tells anything.
         valid = [hmac.compare_digest(offered, known) for known in self._tokens]
-        if kind.lower() == "bearer" and any(valid):
-            return
-        if self._secret is not None:
-            expected = "sha256=" + hmac.new(self._secret, body, hashlib.sha256).hexdigest()
-            signature = headers.get(SIGNATURE_HEADER, "").encode("utf-8", "surrogateescape")
-            if hmac.compare_digest(expected.encode(), signature):
-                return
-        raise WebhookError(401, f"a bearer token or {SIGNATURE_HEADER}: sha256=<HMAC of the body> is needed")
+        if kind.lower() != "bearer" or not any(valid):
+            raise WebhookError(401, "a bearer token is needed: the content of the worker's `alarms.webhook_token_file`")
 
 
 class Alert(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
@@ -125,10 +121,7 @@ class _Known:
 class OutsideAlarms:
     """Which alarms from outside are raised. Times are seconds of one monotonic clock."""
 
-    def __init__(self, *, match: Mapping[str, str] | None = None, ttl_s: float = 6 * 3600.0) -> None:
-        """Only alerts that carry all labels of `match` count. `ttl_s` should exceed Alertmanager's repeat_interval."""
-        self._match = dict(match or {})
-        self._ttl = ttl_s
+    def __init__(self) -> None:
         self._known: dict[str, _Known] = {}  # in the order of their last change
 
     @property
@@ -137,7 +130,6 @@ class OutsideAlarms:
 
     def apply(self, alerts: Sequence[Alert], now: float) -> tuple[list[Outside], list[Outside]]:
         """Newly raised and newly cleared alarms. Raises `WebhookError` 503, before any change, when too many are up."""
-        alerts = [alert for alert in alerts if self._match.items() <= alert.labels.items()]
         firing = {alert.identity for alert in alerts if alert.status == "firing"}
         up = {identity for identity, known in self._known.items() if known.raised}
         if len(up | firing) > MAX_KNOWN:
@@ -150,7 +142,7 @@ class OutsideAlarms:
         return list(raised.values()), list(cleared.values())
 
     def expire(self, now: float) -> list[Outside]:
-        """Alarms whose end did not come in `ttl_s`; they are cleared."""
+        """Alarms whose end did not come in `TTL_S`; they are cleared."""
         ended = [known for known in self._known.values() if known.raised and now >= known.ends_at]
         for known in ended:
             known.raised = False
@@ -170,7 +162,7 @@ class OutsideAlarms:
             if not known.raised:
                 raised[identity] = known.outside
                 cleared.pop(identity, None)
-            known.raised, known.began, known.ends_at = True, max(began, known.began), now + self._ttl
+            known.raised, known.began, known.ends_at = True, max(began, known.began), now + TTL_S
         elif began >= known.began:
             if known.raised and raised.pop(identity, None) is None:
                 cleared[identity] = known.outside
