@@ -1,12 +1,8 @@
 """The score of one event, as it is published."""
 
-from typing import Final
-
 import msgspec
 
 from schemas.rows import EventKey
-
-Engine = str
 
 
 class Score(msgspec.Struct, array_like=True, frozen=True, gc=False):
@@ -40,6 +36,3 @@ class Score(msgspec.Struct, array_like=True, frozen=True, gc=False):
 
 class JsonScore(Score, array_like=False, frozen=True, gc=False):
     """`Score` with named fields, for JSON."""
-
-
-SCORE_FIELDS: Final = Score.__struct_fields__

@@ -23,7 +23,6 @@ from worker.edf import EarliestFirst, Pick
 
 ShedPolicy = Literal["light", "skip", "dead_letter"]
 ShedWhy = Literal["quota", "full", "overload", "timeout"]
-SHED_WHY: Final[tuple[ShedWhy, ...]] = ("quota", "full", "overload", "timeout")
 """Why rows were shed. A closed set, since it is a metric label."""
 
 

@@ -20,7 +20,7 @@ from schemas.spec import builtin
 from tests.models import tiny_package
 from worker.cli import COMMANDS
 from worker.cli.client import partitions, quiet
-from worker.cli.demo.session import Plan, create_topics
+from worker.cli.demo.session import Show, create_topics
 from worker.cli.demo.traffic import Source, criteo, live_room
 from worker.cli.demo.worker_process import to_toml
 from worker.cli.openloop import OpenLoop
@@ -272,7 +272,7 @@ SCORE = Score("tip-1", 0.25, "tipping", "1", "ort", None, "tips", 0, 7, 1000, 10
 
 def test_the_demos_topics(bootstrap: str) -> None:
     source = Source("demo.tips", "tipping", "msgpack", lambda due_ms: b"")
-    asyncio.run(create_topics(Plan(bootstrap, [source], 1.0, 1.0, embedded=True)))
+    asyncio.run(create_topics(Show(bootstrap, [source], 1.0, 1.0, embedded=True)))
     found = asyncio.run(partitions({"bootstrap_servers": [bootstrap]}))
     assert {topic: count for topic, count in found.items() if topic.startswith("demo.")} == {
         "demo.tips": 2,

@@ -18,7 +18,7 @@ from rich.live import Live
 from schemas.dead_letter import DeadLetter
 from schemas.score import JsonScore, Score
 from tests.worker.test_cli import SCORE, create, scorelane
-from worker.cli.scores import ScoreReader, Tally, dead, to_json
+from worker.cli.scores import ScoreCounts, ScoreReader, dead, to_json
 from worker.cli.tail import line, live_view, say_no_score
 from worker.embedded import EmbeddedBroker
 
@@ -107,13 +107,13 @@ def test_tail_on_a_topic_of_events_says_so_at_the_first_one(bootstrap: str) -> N
 
 def test_the_live_view_says_where_dead_letters_stand_and_that_records_are_no_scores() -> None:
     letter = DeadLetter("late", "by 7 ms", "tips", 2, 90, 1000, b"tip-4", b"", [])
-    tally = Tally()
-    tally.add(dead(b"tip-4", letter.to_record(10_000)[2]))
+    counts = ScoreCounts()
+    counts.add(dead(b"tip-4", letter.to_record(10_000)[2]))
     console = Console(width=100, file=io.StringIO(), force_terminal=True)
     with Live(console=console, auto_refresh=False, transient=True) as view:
         record = SimpleNamespace(topic="events", partition=1, offset=5)
         say_no_score(record, view)
-        view.update(live_view("tips.dead", tally, 1.0), refresh=True)
+        view.update(live_view("tips.dead", counts, 1.0), refresh=True)
         assert isinstance(console.file, io.StringIO)
         shown = console.file.getvalue()
     assert "scorelane: events/1@5 is no score, and records like it are only counted;" in shown
@@ -123,18 +123,18 @@ def test_the_live_view_says_where_dead_letters_stand_and_that_records_are_no_sco
 SKIPPED = msgspec.structs.replace(SCORE, score=None, model="", version="", engine="none", reason="late:skip")
 
 
-def drawn(tally: Tally) -> str:
+def drawn(counts: ScoreCounts) -> str:
     console = Console(width=120, file=io.StringIO())
-    console.print(live_view("tips.scores", tally, 1.0))
+    console.print(live_view("tips.scores", counts, 1.0))
     assert isinstance(console.file, io.StringIO)
     return console.file.getvalue()
 
 
 def test_a_skipped_event_has_no_number() -> None:
     assert line(SKIPPED).split() == ["tip-1", "-", "none", "(late:skip)", *line(SCORE).split()[-3:]]
-    tally = Tally()
-    tally.add(SKIPPED)
-    [row] = [row for row in drawn(tally).splitlines() if "tip-1" in row]
+    counts = ScoreCounts()
+    counts.add(SKIPPED)
+    [row] = [row for row in drawn(counts).splitlines() if "tip-1" in row]
     assert [cell.strip() for cell in row.strip("│").split("│")][:4] == ["tip-1", "-", "", "none (late:skip)"]
 
 
@@ -151,10 +151,10 @@ def test_a_skipped_event_has_no_number() -> None:
 )
 def test_a_key_is_shown_as_it_stands_and_steers_nothing(key: str | int | None, shown: str) -> None:
     score = msgspec.structs.replace(SCORE, key=key, engine=f"{key}", model=f"{key}")
-    tally = Tally()
-    tally.add(score)
+    counts = ScoreCounts()
+    counts.add(score)
     assert line(score).split("  ")[0] == shown
-    head, *rows = drawn(tally).splitlines()
+    head, *rows = drawn(counts).splitlines()
     assert head.startswith(f"tips.scores: 1 scores, 0 late, {shown} 100.0 %")
     [row] = [row for row in rows if f" {shown} " in row]
     assert [cell.strip() for cell in row.strip("│").split("│")][:4] == [shown, "0.2500", f"{shown} 1", shown]
@@ -210,9 +210,9 @@ def test_scores_keep_their_values_through_json() -> None:
     assert reader.read(b"{") is None
 
 
-def test_a_tally_counts() -> None:
-    tally = Tally()
+def test_scores_are_counted_by_engine_and_reason() -> None:
+    counts = ScoreCounts()
     for score in (SCORE, SCORE, None, msgspec.structs.replace(SCORE, engine="light", reason="error", late=True)):
-        tally.add(score)
-    assert str(tally) == "3 scores, 1 late, ort 66.7 %, light 33.3 %, 1 records that are no scores"
-    assert tally.reasons == {"error": 1}
+        counts.add(score)
+    assert str(counts) == "3 scores, 1 late, ort 66.7 %, light 33.3 %, 1 records that are no scores"
+    assert counts.reasons == {"error": 1}

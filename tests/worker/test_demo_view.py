@@ -8,14 +8,14 @@ import pytest
 from rich.console import Console
 
 from tests.worker.test_cli import SCORE
-from worker.cli.demo.latency import Latencies
 from worker.cli.demo.observer import Observed
+from worker.cli.demo.percentiles import Percentiles
 from worker.cli.demo.traffic import Sent, live_room
 from worker.cli.demo.view import Row, live, summary
 
 
 def test_percentiles_are_at_most_two_percent_high() -> None:
-    latencies = Latencies(window=2)
+    latencies = Percentiles(window=2)
     for milliseconds in range(1, 1001):
         latencies.add(float(milliseconds))
     for p in (1, 50, 99, 100):
@@ -33,7 +33,7 @@ def test_repeated_scores_are_counted_apart() -> None:
     for offset in (7, 8, 7, 9):
         observed.add(msgspec.structs.replace(SCORE, offset=offset), now_ms=1020.0)
     observed.add(msgspec.structs.replace(SCORE, partition=1), now_ms=1020.0)
-    assert (observed.tally.scores, observed.duplicates) == (4, 1)
+    assert (observed.counts.scores, observed.duplicates) == (4, 1)
     assert 20.0 <= observed.latency.percentile(100) <= 20.4
 
 

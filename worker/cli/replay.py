@@ -193,7 +193,7 @@ def _paces(topic: "TopicConfig", service: tuple[Measured, ...], *, measure: bool
     """How long each engine takes: as given, else as measured now, else (in real time) its own time."""
     from engines.package import Package
     from worker.measure import timed
-    from worker.replay.device import Pace
+    from worker.replay.device import ASYNC_DEPTH, Pace
 
     kinds = topic.kinds
     given = {kind: [(rows, taken) for engine, rows, taken in service if engine == kind] for kind in kinds}
@@ -204,7 +204,7 @@ def _paces(topic: "TopicConfig", service: tuple[Measured, ...], *, measure: bool
         return {}
     package = Package.open(Path(topic.model))
     return {
-        kind: Pace.through(points or timed(package, kind, topic.max_batch), depth=2 if kind == "trt" else 1)
+        kind: Pace.through(points or timed(package, kind, topic.max_batch), depth=ASYNC_DEPTH if kind == "trt" else 1)
         for kind, points in given.items()
     }
 

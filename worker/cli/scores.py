@@ -26,7 +26,7 @@ class ScoreReader:
             return None
 
 
-class Dead(msgspec.Struct, frozen=True, kw_only=True):
+class ReadDeadLetter(msgspec.Struct, frozen=True, kw_only=True):
     """What a dead letter says of itself: a record that was not scored, and why."""
 
     key: str | None
@@ -44,7 +44,7 @@ class Dead(msgspec.Struct, frozen=True, kw_only=True):
         return "{}/{}@{}".format(*parts)
 
 
-def dead(key: bytes | None, headers: Iterable[tuple[str, bytes | None]]) -> Dead | None:
+def dead(key: bytes | None, headers: Iterable[tuple[str, bytes | None]]) -> ReadDeadLetter | None:
     """The dead letter that the record of this key and these headers is, or None. Of equal headers the last one counts:
     the worker's own come after those of the event."""
     found = dict(headers)
@@ -52,7 +52,7 @@ def dead(key: bytes | None, headers: Iterable[tuple[str, bytes | None]]) -> Dead
     if reason is None:
         return None
     topic = found.get("scorelane.topic")
-    return Dead(
+    return ReadDeadLetter(
         key=None if key is None else _text(key),
         reason=_text(reason),
         detail=_text(detail or b""),
@@ -77,7 +77,7 @@ def to_json(score: Score) -> bytes:
 
 
 @dataclass(slots=True)
-class Tally:
+class ScoreCounts:
     """Counts of scores and dead letters; `last` and `last_dead` keep the newest few."""
 
     scores: int = 0
@@ -86,11 +86,11 @@ class Tally:
     dead: int = 0
     engines: Counter[str] = field(default_factory=Counter)
     reasons: Counter[str] = field(default_factory=Counter)
-    last_dead: deque[Dead] = field(default_factory=lambda: deque(maxlen=10))
+    last_dead: deque[ReadDeadLetter] = field(default_factory=lambda: deque(maxlen=10))
     last: deque[Score] = field(default_factory=lambda: deque(maxlen=10))
 
-    def add(self, score: Score | Dead | None) -> None:
-        if isinstance(score, Dead):
+    def add(self, score: Score | ReadDeadLetter | None) -> None:
+        if isinstance(score, ReadDeadLetter):
             self.dead += 1
             self.last_dead.append(score)
             return

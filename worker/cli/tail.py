@@ -15,7 +15,7 @@ from rich.text import Text
 
 from worker.cli.client import client_args, connection_options, partitions_of, quiet, started
 from worker.cli.loop import run_until_signal
-from worker.cli.scores import Dead, ScoreReader, Tally, dead, to_json
+from worker.cli.scores import ReadDeadLetter, ScoreCounts, ScoreReader, dead, to_json
 
 REFRESH_S = 0.25
 
@@ -42,16 +42,16 @@ def tail(
     """
     args = client_args(config_path, bootstrap)
     quiet()
-    tally = Tally()
-    run_until_signal(lambda stop: _follow(args, topic, tally, as_json, from_beginning, most, stop))
-    click.echo(printable(str(tally)), err=as_json)
+    counts = ScoreCounts()
+    run_until_signal(lambda stop: _follow(args, topic, counts, as_json, from_beginning, most, stop))
+    click.echo(printable(str(counts)), err=as_json)
     return 0
 
 
 async def _follow(
     args: dict[str, Any],
     topic: str,
-    tally: Tally,
+    counts: ScoreCounts,
     as_json: bool,
     from_beginning: bool,
     most: int | None,
@@ -75,20 +75,20 @@ async def _follow(
             consumer.assign([TopicPartition(topic, partition) for partition in range(count)])
             shown = begin
             while not stop.is_set():
-                left = None if most is None else most - tally.scores - tally.dead
+                left = None if most is None else most - counts.scores - counts.dead
                 polled = await consumer.getmany(timeout_ms=200, max_records=left)
                 every = [record for records in polled.values() for record in records]
                 scores = [dead(record.key, record.headers) or reader.read(record.value) for record in every]
-                if None in scores and not tally.unreadable:
+                if None in scores and not counts.unreadable:
                     say_no_score(every[scores.index(None)], view)
                 for score in scores:
-                    tally.add(score)
+                    counts.add(score)
                 if isinstance(view, _Plain):
                     view.show([score for score in scores if score is not None])
                 elif (now := time.monotonic()) - shown >= REFRESH_S:
                     shown = now
-                    view.update(live_view(topic, tally, now - begin), refresh=True)
-                if most is not None and tally.scores + tally.dead >= most:
+                    view.update(live_view(topic, counts, now - begin), refresh=True)
+                if most is not None and counts.scores + counts.dead >= most:
                     break
 
 
@@ -116,7 +116,7 @@ class _Plain:
 
     def show(self, scores: list[Any]) -> None:
         for score in scores:
-            if isinstance(score, Dead):
+            if isinstance(score, ReadDeadLetter):
                 text = msgspec.json.encode(score).decode() if self._as_json else dead_line(score)
             else:
                 text = to_json(score).decode() if self._as_json else line(score)
@@ -142,7 +142,7 @@ def line(score: Any) -> str:
     return printable(f"{score.key}  {decimals(score)}  {score.model} {score.version}  {engine}  {late}")
 
 
-def dead_line(letter: Dead) -> str:
+def dead_line(letter: ReadDeadLetter) -> str:
     """One dead letter in one line."""
     return printable(f"{letter.place}  {'-' if letter.key is None else letter.key}  {letter.reason}  {letter.detail}")
 
@@ -170,9 +170,9 @@ def _cell(text: str, style: str = "") -> Text:
     return Text(printable(text), style=style)
 
 
-def live_view(topic: str, tally: Tally, seconds: float) -> RenderableType:
+def live_view(topic: str, counts: ScoreCounts, seconds: float) -> RenderableType:
     """Totals, the last scores, and the last dead letters."""
-    head = f"{topic}: {tally}, {tally.scores / seconds:.0f}/s over {seconds:.0f} s (Ctrl-C ends)"
-    letters = [Text(dead_line(letter), no_wrap=True, overflow="ellipsis") for letter in tally.last_dead]
-    scores = [table(list(tally.last))] if tally.scores or not letters else []
+    head = f"{topic}: {counts}, {counts.scores / seconds:.0f}/s over {seconds:.0f} s (Ctrl-C ends)"
+    letters = [Text(dead_line(letter), no_wrap=True, overflow="ellipsis") for letter in counts.last_dead]
+    scores = [table(list(counts.last))] if counts.scores or not letters else []
     return Group(Text(printable(head), style="bold"), *scores, *letters)

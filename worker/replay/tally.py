@@ -13,7 +13,6 @@ from schemas.alarm import JsonAlarm
 from schemas.score import JsonScore, Score
 from schemas.wire import Format
 from worker.breaker import Transition
-from worker.outcome import SKIPPED
 from worker.publisher import Messages
 
 UNANSWERED: Final = -1
@@ -42,7 +41,6 @@ class Tally:
         """(engine, reason): "none" for skipped ones; ("dead letter", reason) for those."""
         self.fate: NDArray[np.int64] = np.full(events, UNANSWERED)
         """Index into `fates` of each event."""
-        self.scores: NDArray[np.float64] = np.full(events, np.nan)
         self.duplicates = 0
         """Answers to an event that had one."""
         self.moves: list[Move] = []
@@ -59,17 +57,11 @@ class Tally:
         """Messages that the worker published and that are acknowledged at second `at`."""
         self._topics[topic](messages, at)
 
-    def of(self, fate: NDArray[np.int64]) -> list[tuple[str, str | None]]:
-        """The fates of some events."""
-        return [self.fates[index] for index in fate.tolist()]
-
     def _scored(self, messages: Messages, at: float) -> None:
         for value in messages.values:
             score = self._score(value or b"")
             event = int(self.starts[score.partition]) + score.offset
             self._answer(event, (score.engine, score.reason), at)
-            if score.engine != SKIPPED and score.score is not None:
-                self.scores[event] = score.score
 
     def _dead(self, messages: Messages, at: float) -> None:
         for headers in messages.headers or []:

@@ -37,7 +37,7 @@ def demo(seconds: float | None, bootstrap: str | None, rate: float, budget_ms: f
     """
     from worker.cli.demo import view
     from worker.cli.demo.models import model
-    from worker.cli.demo.session import Plan, create_topics, delete_topics, play
+    from worker.cli.demo.session import Show, create_topics, delete_topics, play
     from worker.cli.demo.worker_process import WorkerProcess
 
     quiet()
@@ -47,14 +47,14 @@ def demo(seconds: float | None, bootstrap: str | None, rate: float, budget_ms: f
         server = bootstrap or stack.enter_context(_broker()).bootstrap
         say(f"broker {server}" + ("" if bootstrap else " (embedded, in memory)"))
         prefix = f"scorelane-demo-{secrets.token_hex(3)}." if bootstrap else ""
-        plan = Plan(server, _sources(prefix), rate, seconds, embedded=not bootstrap)
-        run(create_topics(plan))
+        show = Show(server, _sources(prefix), rate, seconds, embedded=not bootstrap)
+        run(create_topics(show))
         if bootstrap:
-            stack.callback(lambda: run(delete_topics(plan)))
+            stack.callback(lambda: run(delete_topics(show)))
         directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="scorelane-demo-")))
-        worker = stack.enter_context(WorkerProcess(_config(plan, packages, budget_ms), directory))
+        worker = stack.enter_context(WorkerProcess(_config(show, packages, budget_ms), directory))
         say(f"worker started, process {worker.process.pid}, joining its group (3 to 5 s)")
-        played = run_until_signal(lambda stop: play(plan, worker, say, stop))
+        played = run_until_signal(lambda stop: play(show, worker, say, stop))
         if played is None:
             say("stopped before the worker was ready")
             return 0
@@ -93,7 +93,7 @@ def _sources(prefix: str) -> list[Any]:
     return [live_room(f"{prefix}tips"), ads]
 
 
-def _config(plan: Any, packages: dict[str, Any], budget_ms: float) -> dict[str, Any]:
+def _config(show: Any, packages: dict[str, Any], budget_ms: float) -> dict[str, Any]:
     """What the worker is told.
 
     The embedded broker answers a waiting fetch only when its time is over, and a first join after half of the session
@@ -106,10 +106,10 @@ def _config(plan: Any, packages: dict[str, Any], budget_ms: float) -> dict[str, 
             "format": source.format,
             "budget_ms": budget_ms,
         }
-        for source in plan.sources
+        for source in show.sources
     ]
     group = f"scorelane-demo-{secrets.token_hex(3)}"
-    kafka: dict[str, Any] = {"bootstrap_servers": plan.bootstrap, "group_id": group}
-    if plan.embedded:
+    kafka: dict[str, Any] = {"bootstrap_servers": show.bootstrap, "group_id": group}
+    if show.embedded:
         kafka |= {"fetch_max_wait_ms": 10, "session_timeout_ms": 6000, "heartbeat_interval_ms": 1500}
     return {"kafka": kafka, "topics": topics, "worker": {"lanes": 2}}

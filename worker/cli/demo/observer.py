@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from schemas.score import Score
-from worker.cli.demo.latency import Latencies
-from worker.cli.scores import ScoreReader, Tally
+from worker.cli.demo.percentiles import Percentiles
+from worker.cli.scores import ScoreCounts, ScoreReader
 
 
 class Seen:
@@ -39,8 +39,8 @@ class Observed:
     """Scores of one topic. The delay counts from when the event was due, not from when it was sent."""
 
     def __init__(self) -> None:
-        self.tally = Tally()
-        self.latency = Latencies()
+        self.counts = ScoreCounts()
+        self.latency = Percentiles()
         self.duplicates = 0
         self._seen: defaultdict[tuple[str, int], Seen] = defaultdict(Seen)
 
@@ -50,7 +50,7 @@ class Observed:
                 self.duplicates += 1
                 return
             self.latency.add(now_ms - score.event_time_ms)
-        self.tally.add(score)
+        self.counts.add(score)
 
 
 async def observe(consumer: Any, observed: Mapping[str, Observed], stop: asyncio.Event) -> None:

@@ -30,7 +30,7 @@ SWITCH_INTERVAL_S = 0.0005
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class Show:
     """What to do. `seconds` None is until a signal; `embedded` bounds the bytes; `rate` is of each topic."""
 
     bootstrap: str
@@ -57,26 +57,26 @@ class Played:
     seconds: float
 
 
-async def create_topics(plan: Plan) -> None:
+async def create_topics(show: Show) -> None:
     from aiokafka.admin import AIOKafkaAdminClient, NewTopic
 
-    async with started(AIOKafkaAdminClient(**plan.args), plan.args) as admin:
-        await admin.create_topics([NewTopic(topic, PARTITIONS, 1) for topic in plan.topics])
+    async with started(AIOKafkaAdminClient(**show.args), show.args) as admin:
+        await admin.create_topics([NewTopic(topic, PARTITIONS, 1) for topic in show.topics])
 
 
-async def delete_topics(plan: Plan) -> None:
+async def delete_topics(show: Show) -> None:
     """Leave nothing on somebody's broker."""
     from aiokafka.admin import AIOKafkaAdminClient
 
-    async with started(AIOKafkaAdminClient(**plan.args), plan.args) as admin:
-        await admin.delete_topics(plan.topics)
+    async with started(AIOKafkaAdminClient(**show.args), show.args) as admin:
+        await admin.delete_topics(show.topics)
 
 
-async def play(plan: Plan, worker: WorkerProcess, say: Callable[[str], None], stop: asyncio.Event) -> Played | None:
+async def play(show: Show, worker: WorkerProcess, say: Callable[[str], None], stop: asyncio.Event) -> Played | None:
     """Wait for the worker, send events and show their scores until the end. None when stopped before it was ready."""
     from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
 
-    rows = [Row(source, Sent(), Observed()) for source in plan.sources]
+    rows = [Row(source, Sent(), Observed()) for source in show.sources]
     outputs = {f"{row.source.topic}.scores": row.observed for row in rows}
     begin = time.monotonic()
     await worker.ready(stop)
@@ -85,24 +85,24 @@ async def play(plan: Plan, worker: WorkerProcess, say: Callable[[str], None], st
     say(f"worker ready after {time.monotonic() - begin:.1f} s, metrics at http://127.0.0.1:{worker.port}/metrics")
     async with AsyncExitStack() as stack:
         consumer = AIOKafkaConsumer(
-            **plan.args, group_id=None, auto_offset_reset="earliest", fetch_max_wait_ms=20 if plan.embedded else 100
+            **show.args, group_id=None, auto_offset_reset="earliest", fetch_max_wait_ms=20 if show.embedded else 100
         )
-        await stack.enter_async_context(started(consumer, plan.args))
+        await stack.enter_async_context(started(consumer, show.args))
         consumer.assign([TopicPartition(topic, p) for topic in outputs for p in range(PARTITIONS)])
-        producer = AIOKafkaProducer(**plan.args, acks="all", linger_ms=0, max_batch_size=262_144)
-        await stack.enter_async_context(started(producer, plan.args))
+        producer = AIOKafkaProducer(**show.args, acks="all", linger_ms=0, max_batch_size=262_144)
+        await stack.enter_async_context(started(producer, show.args))
         seen = asyncio.Event()
         # The view is drawn in a thread; it may hold up the clock of the measurement by this much, not by 5 ms.
         sys.setswitchinterval(SWITCH_INTERVAL_S)
         begin = time.monotonic()
-        most_bytes = MOST_BYTES if plan.embedded else 1 << 62
+        most_bytes = MOST_BYTES if show.embedded else 1 << 62
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(observe(consumer, outputs, seen))
             senders = [
-                tasks.create_task(send(row.source, producer, PARTITIONS, plan.rate, most_bytes, stop, row.sent))
+                tasks.create_task(send(row.source, producer, PARTITIONS, show.rate, most_bytes, stop, row.sent))
                 for row in rows
             ]
-            await _show(plan, rows, worker, stop, senders)
+            await _watch(show, rows, worker, stop, senders)
             stop.set()
             await asyncio.wait(senders)
             seconds = time.monotonic() - begin
@@ -112,8 +112,8 @@ async def play(plan: Plan, worker: WorkerProcess, say: Callable[[str], None], st
     return Played(rows, seconds)
 
 
-async def _show(
-    plan: Plan, rows: list[Row], worker: WorkerProcess, stop: asyncio.Event, senders: list[asyncio.Task[None]]
+async def _watch(
+    show: Show, rows: list[Row], worker: WorkerProcess, stop: asyncio.Event, senders: list[asyncio.Task[None]]
 ) -> None:
     """Draw once a second until the time is over, a signal comes, or a sender has ended."""
     begin = time.monotonic()
@@ -121,7 +121,7 @@ async def _show(
     screen = Live(auto_refresh=False, transient=True) if sys.stdout.isatty() else None
     with screen or _Lines():
         for tick in itertools.count(1):
-            left = plan.seconds - (time.monotonic() - begin) if plan.seconds is not None else 1.0
+            left = show.seconds - (time.monotonic() - begin) if show.seconds is not None else 1.0
             if left <= 0 or await wait_for_stop(stop, min(1.0, left)) or any(task.done() for task in senders):
                 return
             if worker.process.poll() is not None:
@@ -132,9 +132,9 @@ async def _show(
                 row.measure(samples)
                 row.tick(now - last)
             last = now
-            elapsed = f"{now - begin:.0f} s" + (f" of {plan.seconds:g} s" if plan.seconds is not None else "")
+            elapsed = f"{now - begin:.0f} s" + (f" of {show.seconds:g} s" if show.seconds is not None else "")
             if screen is not None:
-                head = f"scorelane demo, {elapsed}, broker {plan.bootstrap} (Ctrl-C ends)"
+                head = f"scorelane demo, {elapsed}, broker {show.bootstrap} (Ctrl-C ends)"
                 await asyncio.to_thread(_draw, screen, rows, head)
             elif tick % LINE_EVERY == 0:
                 sys.stdout.write("".join(f"{elapsed}  {view.line(row)}\n" for row in rows))

@@ -34,9 +34,9 @@ class Row:
 
     def tick(self, seconds: float) -> None:
         """`seconds` have passed since the last tick."""
-        tally = self.observed.tally
+        counts = self.observed.counts
         events, scores, late = self._last
-        self._last = self.sent.events, tally.scores, tally.late
+        self._last = self.sent.events, counts.scores, counts.late
         self.rate_in = (self._last[0] - events) / seconds
         self.rate_out = (self._last[1] - scores) / seconds
         self.late = (self._last[2] - late) / max(self._last[1] - scores, 1)
@@ -55,7 +55,7 @@ class Row:
     @property
     def missing(self) -> int:
         """Acknowledged events whose score was not seen (yet)."""
-        return self.sent.acknowledged - self.observed.tally.scores
+        return self.sent.acknowledged - self.observed.counts.scores
 
 
 def live(rows: Sequence[Row], head: str) -> RenderableType:
@@ -64,7 +64,7 @@ def live(rows: Sequence[Row], head: str) -> RenderableType:
     for column in ("topic", "in/s", "out/s", "batch", "p50", "p99", "late", "engines"):
         topics.add_column(column, justify="left" if column in {"topic", "engines"} else "right", no_wrap=True)
     for row in rows:
-        tally, latency = row.observed.tally, row.observed.latency
+        counts, latency = row.observed.counts, row.observed.latency
         topics.add_row(
             f"{row.source.topic} ({row.source.sample}, {row.source.format})",
             f"{row.rate_in:.0f}",
@@ -73,19 +73,19 @@ def live(rows: Sequence[Row], head: str) -> RenderableType:
             _ms(latency.percentile(50, recent=True)),
             _ms(latency.percentile(99, recent=True)),
             Text(f"{row.late:.0%}", style="red" if row.late else ""),
-            Text(tally.engine_mix()),
+            Text(counts.engine_mix()),
         )
-    last = [score for row in rows for score in list(row.observed.tally.last)[-5:]]
+    last = [score for row in rows for score in list(row.observed.counts.last)[-5:]]
     return Group(Text(head, style="bold"), topics, Panel(table(last), title="last scores"))
 
 
 def line(row: Row) -> str:
     """One topic in one line, for pipes and logs."""
-    tally, latency = row.observed.tally, row.observed.latency
+    counts, latency = row.observed.counts, row.observed.latency
     return (
         f"{row.source.topic}: in {row.rate_in:.0f}/s, out {row.rate_out:.0f}/s, batch {row.batch:.1f}, "
         f"p50 {_ms(latency.percentile(50, recent=True))}, p99 {_ms(latency.percentile(99, recent=True))}, "
-        f"late {row.late:.0%}, {tally.engine_mix() or 'no scores yet'}"
+        f"late {row.late:.0%}, {counts.engine_mix() or 'no scores yet'}"
     )
 
 
@@ -93,22 +93,22 @@ def summary(rows: Sequence[Row], seconds: float) -> str:
     """The totals. Latency counts from when an event was due to when its score was seen."""
     lines = [f"{seconds:.0f} s of events"]
     for row in rows:
-        tally, latency = row.observed.tally, row.observed.latency
-        reasons = f" ({_counts(tally.reasons)})" if tally.reasons else ""
-        share = 100 * tally.late / tally.scores if tally.scores else 0.0
+        counts, latency = row.observed.counts, row.observed.latency
+        reasons = f" ({_counts(counts.reasons)})" if counts.reasons else ""
+        share = 100 * counts.late / counts.scores if counts.scores else 0.0
         lines += [
             f"{row.source.topic} ({row.source.sample}, {row.source.format}):",
-            f"  {row.sent.events} events sent, {row.sent.acknowledged} acknowledged, {tally.scores} scored, "
+            f"  {row.sent.events} events sent, {row.sent.acknowledged} acknowledged, {counts.scores} scored, "
             f"{row.missing} missing, {row.observed.duplicates} duplicates, {row.dead_letters} dead letters",
             f"  latency p50 {_ms(latency.percentile(50))}, p99 {_ms(latency.percentile(99))}; "
-            f"deadline missed by {tally.late} ({share:.2f} %); batch {row.batch:.1f} rows",
-            f"  engines: {tally.engine_mix() or 'none'}{reasons}",
+            f"deadline missed by {counts.late} ({share:.2f} %); batch {row.batch:.1f} rows",
+            f"  engines: {counts.engine_mix() or 'none'}{reasons}",
         ]
-        if tally.last:
-            score = tally.last[-1]
+        if counts.last:
+            score = counts.last[-1]
             by = f" by {score.model} {score.version}" if score.score is not None else f" ({score.reason})"
             lines.append(f"  last score: {printable(str(score.key))} = {decimals(score)}{by}")
-    if any(row.observed.tally.late > MANY_LATE * row.observed.tally.scores for row in rows):
+    if any(row.observed.counts.late > MANY_LATE * row.observed.counts.scores for row in rows):
         lines.append(
             "Many were late: broker, events, worker and this view share the machine, and it is too busy for the rate; "
             "try a smaller --rate."

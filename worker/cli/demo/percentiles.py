@@ -7,7 +7,7 @@ _STEP = math.log(1.02)
 _LEAST_MS = 0.1
 
 
-class Latencies:
+class Percentiles:
     """Milliseconds, with percentiles that are at most 2 % too high, of everything and of the last few seconds."""
 
     def __init__(self, window: int = 5) -> None:
