@@ -21,7 +21,8 @@ class Score(msgspec.Struct, array_like=True, frozen=True, gc=False):
     """Engine that produced the score: trt, ort, trees, light or constant, or a segment's "<segment>:<engine>"."""
     reason: str | None
     """Why it was not the primary engine, None when it was: "<engine>:error", ":hung", ":overdue", ":not_finite",
-    ":busy", ":budget", ":cold" or ":breaker:<state>", "late:<policy>", "shed:<why>", "segment:<name>"."""
+    ":device_lost", ":busy", ":budget", ":cold" or ":breaker:<state>", "late:<policy>", "shed:<why>",
+    "segment:<name>"."""
     topic: str
     partition: int
     offset: int

@@ -154,7 +154,7 @@ class TopicConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     """Where `budget_ms` begins: the record's timestamp, or its arrival at the worker."""
     event_deadline: Literal["absolute", "relative", "ignore"] = "absolute"
     """An event's own deadline, its field or the record header `deadline_ms` (a number as text): milliseconds since the
-    epoch, milliseconds after the record's timestamp, or not used. It can only shorten `budget_ms`."""
+    epoch, milliseconds after where `budget_ms` begins, or not used. It can only shorten `budget_ms`."""
     max_batch: Annotated[int, Meta(ge=1, le=65_536)] = 256
     """Most events of one batch."""
     threads: Annotated[int, Meta(ge=1, le=256)] = 1

@@ -23,9 +23,8 @@ def fit(
 ) -> Params:
     """Parameters after `epochs` passes over all rows in an order that `seed` decides.
 
-    `labels` [n] are 0 or 1. `rate` is Adam's step, and of `rate * decay` every
-    parameter shrinks a step. The same arguments
-    give the same parameters on the same machine.
+    `labels` [n] are 0 or 1. `rate` is Adam's step, and every parameter shrinks by its part `rate * decay` in each step.
+    The same arguments give the same parameters on the same machine.
     """
     params = net.start(seed)
     _measure(net, tensors, params)
