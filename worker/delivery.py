@@ -1,6 +1,7 @@
 """From outcomes to published messages: scores and dead letters of one topic, and their count."""
 
 from collections import Counter, defaultdict
+from typing import NamedTuple
 
 import numpy as np
 
@@ -15,6 +16,15 @@ from worker.outcome import SKIPPED, Outcome
 from worker.publisher import Acknowledgement, Headers, Messages, Sender
 from worker.scores import ScoreEncoder
 from worker.troubles import Dead, Troubles
+
+
+class Sent(NamedTuple):
+    """What was handed to the producer."""
+
+    outcomes: list[Outcome]
+    """Without what is no longer ours."""
+    deliveries: list[Acknowledgement]
+    """To be awaited before a segment of the outcomes is settled. Empty: nothing was sent."""
 
 
 class DeliveryDesk:
@@ -45,8 +55,9 @@ class DeliveryDesk:
         self._metrics = metrics
         self._clock = clock
 
-    async def publish(self, outcomes: list[Outcome]) -> list[Acknowledgement]:
-        """Queue everything; the deliveries are to be awaited before a segment is settled. Raises `PublishFailed`."""
+    async def publish(self, outcomes: list[Outcome]) -> Sent:
+        """Queue all that is ours still. Raises `PublishFailed`."""
+        outcomes = [outcome.owned() for outcome in outcomes]
         scores: defaultdict[int, Messages] = defaultdict(Messages)
         dead: defaultdict[int, Messages] = defaultdict(Messages)
         now, wall_ms = self._clock.monotonic(), self._clock.wall_ms()
@@ -54,23 +65,22 @@ class DeliveryDesk:
             row = 0
             for segment in outcome.batch.segments:
                 chunk, start, stop = segment
-                if not chunk.fenced():
-                    self._add_dead_letters(dead[chunk.partition], segment, outcome.refused)
-                    if outcome.refused is None and stop > start:
-                        values = self._encoder.encode(
-                            segment, outcome.scores[row : row + stop - start], outcome, now=now, wall_ms=wall_ms
-                        )
-                        scores[chunk.partition].add(chunk.keys[start:stop], values)
+                self._add_dead_letters(dead[chunk.partition], segment, outcome.refused)
+                if outcome.refused is None and stop > start:
+                    values = self._encoder.encode(
+                        segment, outcome.scores[row : row + stop - start], outcome, now=now, wall_ms=wall_ms
+                    )
+                    scores[chunk.partition].add(chunk.keys[start:stop], values)
                 row += stop - start
-        deliveries = []
+        deliveries: list[Acknowledgement] = []
         for topic, by_partition in ((self._config.scores, scores), (self._config.dead_letters, dead)):
             for partition, messages in by_partition.items():
                 if len(messages):
                     deliveries.append(await self._publisher.send(topic, partition, messages, int(wall_ms)))
-        return deliveries
+        return Sent(outcomes, deliveries)
 
     def acknowledged(self, outcomes: list[Outcome], publish_s: float) -> None:
-        """Count a batch whose messages the brokers have."""
+        """Count outcomes that `publish` sent and the brokers have."""
         metrics, topic = self._metrics, self._config.name
         wall_ms = self._clock.wall_ms()
         metrics.publish_seconds.observe_one(publish_s, topic)

@@ -16,10 +16,9 @@ from numpy.typing import NDArray
 from worker.batch import Batch, Chunk
 from worker.batcher import Batcher
 from worker.clock import Clock
-from worker.delivery import DeliveryDesk
+from worker.delivery import DeliveryDesk, Sent
 from worker.dispatcher import Dispatcher, Started
 from worker.outcome import Outcome
-from worker.publisher import Acknowledgement
 from worker.service_time import ServiceTime
 
 log = logging.getLogger("scorelane.lane")
@@ -46,8 +45,7 @@ class Published(NamedTuple):
     """Batches whose scores are on their way to the brokers."""
 
     batches: int
-    outcomes: list[Outcome]
-    deliveries: list[Acknowledgement]
+    sent: Sent
     started: float
 
 
@@ -234,7 +232,7 @@ class Lane:
             self._sent_at.append(started)
             # All that is answered goes in one message set a partition: the client has one on its way at a time.
             outcomes = [outcome for scored in answered for outcome in await scored.task]
-            self._published.put_nowait(Published(len(answered), outcomes, await self._desk.publish(outcomes), started))
+            self._published.put_nowait(Published(len(answered), await self._desk.publish(outcomes), started))
 
     def _publishable(self) -> Scored | None:
         """The oldest answered batch that is not behind an unanswered one with an earlier or equal deadline."""
@@ -248,13 +246,11 @@ class Lane:
 
     async def _settle_batches(self) -> None:
         while True:
-            batches, outcomes, deliveries, started = await self._published.get()
+            batches, (outcomes, deliveries), started = await self._published.get()
             for delivery in deliveries:
                 await delivery.acknowledged()
             now = self._acknowledged_at = self._clock.monotonic()
             self._sent_at.popleft()
-            rows = sum(len(outcome.batch) for outcome in outcomes)
-            self._publishing.observe(max(rows, 1), now - started)
             for outcome in outcomes:
                 for segment in outcome.batch.segments:
                     chunk = segment.chunk
@@ -264,7 +260,9 @@ class Lane:
                     if chunk.entry.unsettled == 0:
                         self._held_records -= len(chunk.records)
                         self._held_bytes -= chunk.nbytes
-            self._desk.acknowledged(outcomes, now - started)
+            if deliveries:
+                self._publishing.observe(max(sum(len(outcome.batch) for outcome in outcomes), 1), now - started)
+                self._desk.acknowledged(outcomes, now - started)
             self._in_work -= batches
             for _ in range(batches):
                 self._room.release()

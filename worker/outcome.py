@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import compress
 from math import inf
 from typing import Final, Protocol
 
@@ -81,6 +82,19 @@ class Outcome:
     service_s: float
     """From closing the batch to its scores, failed attempts included."""
     refused: InvalidEvent | None = None
+
+    def owned(self) -> Outcome:
+        """Without the segments of partitions that were given up: their next owner scores them."""
+        segments = self.batch.segments
+        owned = [not segment.chunk.fenced() for segment in segments]
+        if all(owned):
+            return self
+        rows = np.repeat(owned, [segment.stop - segment.start for segment in segments])
+        return replace(
+            self,
+            batch=replace(self.batch, segments=list(compress(segments, owned))),
+            scores=self.scores[rows] if len(self.scores) else self.scores,
+        )
 
 
 def unscored(batch: Batch, policy: str, reason: str, now: float, started: float) -> Outcome:

@@ -9,6 +9,7 @@ from tests.worker.chunks import Maker, ManualClock
 from worker.batcher import Batcher
 from worker.clock import Clock, SystemClock
 from worker.config_quality import ONE_CLASS
+from worker.delivery import Sent
 from worker.dispatcher import Dispatcher
 from worker.lane import Lane, LaneBounds
 from worker.outcome import Outcome, Tier
@@ -53,14 +54,11 @@ class Desk:
         self.acknowledge.set()
         self.came = asyncio.Event()
 
-    async def publish(self, outcomes: list[Outcome]) -> list["Desk"]:
-        self.published += [
-            o.batch.features()["x"][:, 0].astype(int).tolist()
-            for o in outcomes
-            if not all(s.chunk.fenced() for s in o.batch.segments)
-        ]
+    async def publish(self, outcomes: list[Outcome]) -> Sent:
+        sent = [outcome for outcome in (outcome.owned() for outcome in outcomes) if outcome.batch.segments]
+        self.published += [outcome.batch.features()["x"][:, 0].astype(int).tolist() for outcome in sent]
         self.came.set()
-        return [self]
+        return Sent(sent, [self] if sent else [])
 
     async def acknowledged(self, *args: object) -> None:
         await self.acknowledge.wait()
@@ -82,6 +80,7 @@ async def lane(
     rows: int = 100,
     settled: Callable[[], None] = lambda: None,
     clock: Clock | None = None,
+    publishing: ServiceTime | None = None,
 ) -> AsyncIterator[Lane]:
     clock = clock or SystemClock()
     made = Lane(
@@ -99,7 +98,7 @@ async def lane(
             troubles=Troubles("t"),
         ),
         desk=desk,  # type: ignore[arg-type]
-        publishing=ServiceTime(),
+        publishing=publishing or ServiceTime(),
         bounds=LaneBounds(rows=rows, nbytes=1 << 30),
         clock=clock,
         settled=settled,
@@ -251,11 +250,30 @@ async def test_what_is_fenced_is_neither_published_nor_settled_and_the_lane_goes
         assert made.held == (0, 0)
 
 
+async def test_batches_of_which_nothing_is_sent_say_nothing_of_the_brokers() -> None:
+    """Publishing is known to take 5 ms; then all partitions are given up while four batches are in work."""
+    publishing = ServiceTime()
+    for _ in range(20):
+        publishing.observe(2, 0.005)
+    known, settled = publishing.predict(2), asyncio.Semaphore(0)
+    gate, desk, maker = Gate(depth=4), CountingDesk(), Maker()
+    async with lane(gate, desk, publishing=publishing, settled=settled.release) as made, asyncio.timeout(10):
+        made.offer(maker.chunk([FAR] * 8))
+        await gate.until(4)
+        maker.fence.up = True
+        made.drop()
+        for _, through in gate.waiting:
+            through.set()
+            await settled.acquire()
+    assert desk.published == []
+    assert publishing.predict(2) == known > 0.005
+
+
 async def test_a_failed_publication_ends_the_lane() -> None:
     gate, maker = Gate(), Maker()
 
     class Broken(CountingDesk):
-        async def publish(self, outcomes: list[Outcome]) -> list[Desk]:
+        async def publish(self, outcomes: list[Outcome]) -> Sent:
             raise ConnectionError("made so")
 
     made_lane = lane(gate, Broken())

@@ -1,0 +1,94 @@
+"""What is published of a topic's batches, and what is counted of it."""
+
+import logging
+from dataclasses import dataclass, field
+
+import msgspec
+import numpy as np
+import pytest
+
+from schemas.errors import InvalidEvent
+from schemas.score import Score
+from tests.worker.chunks import Maker, ManualClock
+from tests.worker.topics import Outbox
+from worker.alarms import AlarmCause, Alarms
+from worker.batch import Batch, Segment
+from worker.config import TopicConfig
+from worker.delivery import DeliveryDesk
+from worker.metrics import Metrics, counts
+from worker.outcome import NO_SCORES, Outcome
+from worker.scores import ScoreEncoder
+from worker.troubles import Troubles
+
+
+@dataclass
+class Fixture:
+    clock: ManualClock = field(default_factory=lambda: ManualClock(now=1.0, wall=2_000.0))
+    outbox: Outbox = field(default_factory=Outbox)
+    alarms: Alarms = field(default_factory=lambda: Alarms("t"))
+    troubles: Troubles = field(default_factory=lambda: Troubles("t"))
+    metrics: Metrics = field(default_factory=Metrics)
+
+    def __post_init__(self) -> None:
+        self.desk = DeliveryDesk(
+            TopicConfig(name="t", model="m"),
+            publisher=self.outbox,
+            encoder=ScoreEncoder("msgpack"),
+            alarms=self.alarms,
+            troubles=self.troubles,
+            dead_letter_max_bytes=1000,
+            metrics=self.metrics,
+            clock=self.clock,
+        )
+
+    async def deliver(self, *outcomes: Outcome) -> int:
+        """Publish, and count as acknowledged after 5 ms; the number of deliveries."""
+        sent = await self.desk.publish(list(outcomes))
+        self.desk.acknowledged(sent.outcomes, 0.005)
+        return len(sent.deliveries)
+
+    def scores(self) -> list[tuple[int, int, float | None]]:
+        """(partition, offset, score) of what was published."""
+        values = [msgspec.msgpack.decode(value or b"", type=Score) for _, _, value, _ in self.outbox.sent["t.scores"]]
+        return [(score.partition, score.offset, score.score) for score in values]
+
+
+def scored(*segments: Segment, reason: str | None = None) -> Outcome:
+    """Scores that are their records' offsets."""
+    batch = Batch(list(segments), "full")
+    scores = np.concatenate([segment.chunk.offsets[segment.start : segment.stop] for segment in segments])
+    return Outcome(batch, scores.astype(np.float32), "ort", "m", "1", reason, 1.0, 0.001)
+
+
+def refused(*segments: Segment) -> Outcome:
+    unscorable = InvalidEvent("unscorable", "made so")
+    return Outcome(Batch(list(segments), "full"), NO_SCORES, "", "", "", None, 1.0, 0.001, unscorable)
+
+
+async def test_rows_of_a_partition_that_was_given_up_are_neither_published_nor_counted(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    fixture, gone, ours = Fixture(), Maker(partition=0), Maker(partition=1, next_offset=10)
+    left, kept = gone.chunk([5.0, 5.0, 5.0], bad=[0]), ours.chunk([5.0, 5.0])
+    gone.fence.up = True
+    with caplog.at_level(logging.WARNING, "scorelane.troubles"):
+        assert (
+            await fixture.deliver(scored(Segment(left, 0, 2), Segment(kept, 0, 2)), refused(Segment(left, 2, 3))) == 1
+        )
+        fixture.troubles.tell(1.0, ending=True)
+    assert fixture.scores() == [(1, 10, 10.0), (1, 11, 11.0)]
+    assert "t.dead" not in fixture.outbox.sent
+    assert counts(fixture.metrics.scores, "engine") == {"ort": 2}
+    assert counts(fixture.metrics.dead_letters, "reason") == {}
+    assert fixture.alarms.evidence(AlarmCause.LATENCY_P99, 1.0) == 2
+    assert fixture.alarms.evidence(AlarmCause.DEAD_LETTERS, 1.0) == 2
+    assert caplog.messages == []
+
+
+async def test_of_a_batch_that_is_no_longer_ours_nothing_is_sent() -> None:
+    fixture, gone = Fixture(), Maker()
+    chunk = gone.chunk([5.0, 5.0], bad=[0])
+    gone.fence.up = True
+    assert await fixture.deliver(scored(Segment(chunk, 0, 2))) == 0
+    assert fixture.outbox.sent == {}
+    assert counts(fixture.metrics.scores, "engine") == {}
