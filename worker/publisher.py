@@ -120,8 +120,8 @@ class Publisher:
             linger_ms=0,
         )
         pause_between_failures(self._producer.client)
-        self._timeout_s = worker.publish_timeout_ms / 1000
-        self._partitions: dict[str, int] = {}
+        self._asked: dict[str, int] = {}
+        """Partition numbers below which the brokers were asked for a topic's count."""
 
     async def start(self) -> None:
         """Connect. Raises `BrokerUnreachable`."""
@@ -138,6 +138,9 @@ class Publisher:
 
     async def partition_count(self, topic: str) -> int:
         """Partitions of a topic. Raises `PublishFailed` when it does not exist (and the brokers do not create it)."""
+        known = self._producer.client.cluster.partitions_for_topic(topic)
+        if known is not None:  # a microsecond, the rest thirty
+            return len(known)
         remedy = "create it, or let the brokers create topics"
         waits = "topic %s: unknown to the brokers; waiting up to %.0f s for it"
         told = asyncio.get_running_loop().call_later(TOLD_S, log.warning, waits, topic, TOPIC_S)
@@ -150,16 +153,25 @@ class Publisher:
             raise PublishFailed(f"topic {topic}: {error}; {remedy}") from error
         finally:
             told.cancel()
-        self._partitions[topic] = len(partitions)
         return len(partitions)
+
+    async def _partition(self, topic: str, number: int) -> int:
+        """The partition of a number, modulo the topic's count as the client knows it: it looks it up every
+        `kafka.metadata_max_age_ms`. At once for a number that comes first: the input may have grown, and this topic
+        with it. Raises `PublishFailed`."""
+        count = await self.partition_count(topic)
+        if number >= max(count, self._asked.get(topic, 0)):
+            await self._producer.client.force_metadata_update()
+            self._asked[topic] = number + 1
+            count = await self.partition_count(topic)
+        return number % count
 
     async def send(self, topic: str, partition: int, messages: Messages, timestamp_ms: int) -> Delivery:
         """Queue messages, in order, for the partition of the same number (modulo the topic's count).
 
         Returns when they are queued; waits while an earlier batch of the partition is queued. Raises `PublishFailed`.
         """
-        count = self._partitions.get(topic) or await self.partition_count(topic)
-        partition %= count
+        partition = await self._partition(topic, partition)
         sent: list[tuple[Messages, asyncio.Future[object]]] = []
         start = 0
         while start < len(messages):

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, ConsumerRecord, TopicPartition
-from aiokafka.admin import AIOKafkaAdminClient, NewTopic
+from aiokafka.admin import AIOKafkaAdminClient, NewPartitions, NewTopic
 from aiokafka.errors import for_code
 
 from tests.kafka.process import wait_until
@@ -60,6 +60,10 @@ class Client:
     def create_topic(self, name: str, partitions: int = 1, **configs: str | int) -> str:
         """Create and wait until it can be written. Config names take `_` for `.`. Returns the name."""
         return self.run(self._create_topic(name, partitions, {k.replace("_", "."): str(v) for k, v in configs.items()}))
+
+    def grow_topic(self, name: str, partitions: int) -> None:
+        """Raise the number of partitions and wait until all can be written."""
+        self.run(self._grow_topic(name, partitions))
 
     def delete_topic(self, name: str) -> None:
         """Delete and wait until no broker knows it."""
@@ -128,11 +132,21 @@ class Client:
         for topic, code, message in answer.topic_errors:
             if code:
                 raise for_code(code)(f"{topic}: {message}")
+        await self._until_written(name, partitions)
+        return name
+
+    async def _grow_topic(self, name: str, partitions: int) -> None:
+        answer = await self._admin.create_partitions({name: NewPartitions(partitions)})
+        for topic, code, message in answer.topic_errors:
+            if code:
+                raise for_code(code)(f"{topic}: {message}")
+        await self._until_written(name, partitions)
+
+    async def _until_written(self, name: str, partitions: int) -> None:
         async with asyncio.timeout(60):
             while len(await self.producer.client._wait_on_metadata(name)) < partitions:
                 await self.producer.client.force_metadata_update()
             await self._end_offsets(name)
-        return name
 
     async def _delete_topic(self, name: str) -> None:
         answer = await self._admin.delete_topics([name])
