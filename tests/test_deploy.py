@@ -88,7 +88,7 @@ def test_compose_starts_the_worker_of_the_readme() -> None:
     assert created == set(re.findall(r"for topic in (.*); do", topics["command"][0])[0].split())
     assert worker["build"]["dockerfile"] == "deploy/Dockerfile"
     grace_ms = int(worker["stop_grace_period"].removesuffix("s")) * 1000
-    assert grace_ms > WorkerConfig().drain_timeout_ms
+    assert grace_ms > WorkerConfig().drain_timeout_ms + 15_000
 
 
 # Kubernetes

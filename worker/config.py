@@ -95,7 +95,8 @@ class KafkaConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     heartbeat_interval_ms: Milliseconds = 3_000
     """Time between signs of life; below a third of `session_timeout_ms`."""
     rebalance_timeout_ms: Milliseconds = 30_000
-    """Time for all members to give up their partitions; above `worker.drain_timeout_ms`."""
+    """Time for all members to give up their partitions; more than 10 s above `worker.drain_timeout_ms`,
+    which the last commits come after."""
     request_timeout_ms: Milliseconds = 60_000
     """Time for one request; above `rebalance_timeout_ms`, since a join waits for all members."""
     fetch_max_wait_ms: Annotated[int, Meta(ge=1, le=10_000)] = 20

@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Iterator
 
+from worker.committer import COMMIT_TIMEOUT_S
 from worker.config import Config, KafkaConfig, TopicConfig
 from worker.config_rules_quality import quality_rules
 
@@ -42,12 +43,15 @@ def _servers(kafka: KafkaConfig) -> Iterator[Found]:
 
 def _times(config: Config) -> Iterator[Found]:
     kafka = config.kafka
-    drain = "so that a drain ends before the group goes on without this member"
-    yield from _below(config, "worker.drain_timeout_ms", "kafka.rebalance_timeout_ms", drain)
+    drain_ms, rebalance_ms = config.worker.drain_timeout_ms, kafka.rebalance_timeout_ms
+    # A commit may be on its way when the drain ends; the last one comes after it.
+    commits_ms = round(2 * COMMIT_TIMEOUT_S * 1000)
+    if drain_ms + commits_ms >= rebalance_ms:
+        problem = f"must be more than {commits_ms} below kafka.rebalance_timeout_ms ({rebalance_ms})"
+        problem += ", so that a drain and its last commits end before the group goes on without this member"
+        yield "worker.drain_timeout_ms", str(drain_ms), problem, "lower the first or raise the second"
     join = "since a join is answered only when all members came"
     yield from _below(config, "kafka.rebalance_timeout_ms", "kafka.request_timeout_ms", join)
-    for wait in ("kafka.fetch_max_wait_ms", "kafka.fetch_linger_ms"):
-        yield from _below(config, wait, "kafka.request_timeout_ms", "since a fetch is a request")
     if kafka.heartbeat_interval_ms * 3 >= kafka.session_timeout_ms:
         limit = f"must be below a third of kafka.session_timeout_ms ({kafka.session_timeout_ms})"
         yield "kafka.heartbeat_interval_ms", str(kafka.heartbeat_interval_ms), limit, "lower it"

@@ -201,7 +201,8 @@ def test_structure(tmp_path: Path, text: str, expected: list[str]) -> None:
 @pytest.mark.parametrize(
     ("section", "line", "key"),
     [
-        ("kafka", "rebalance_timeout_ms = 10000", "worker.drain_timeout_ms"),
+        ("kafka", "rebalance_timeout_ms = 20000", "worker.drain_timeout_ms"),
+        ("worker", "drain_timeout_ms = 20000", "worker.drain_timeout_ms"),
         ("kafka", "request_timeout_ms = 30000", "kafka.rebalance_timeout_ms"),
         ("kafka", "heartbeat_interval_ms = 10000", "kafka.heartbeat_interval_ms"),
         ("kafka", "max_partition_fetch_bytes = 1000", "worker.max_event_bytes"),
