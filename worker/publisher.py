@@ -226,13 +226,17 @@ def _smaller(messages: Messages) -> tuple[Messages | None, str]:
         return None, f"a {part} of {size} bytes"
     smaller = Messages()
     if part == "value":
-        smaller.add_one(key, (value or b"")[:TRUNCATED_BYTES], [*headers, ("scorelane.truncated", b"%d" % size)])
+        smaller.add_one(key, (value or b"")[:TRUNCATED_BYTES], _noting(headers, "scorelane.truncated", size))
     elif part == "key":
-        smaller.add_one(None, value, [*headers, ("scorelane.dropped_key", b"%d" % size)])
+        smaller.add_one(None, value, _noting(headers, "scorelane.dropped_key", size))
     else:
-        dropped = b"%d" % (len(headers) - len(own))
-        smaller.add_one(key, value, [*own, ("scorelane.dropped_headers", dropped)])
+        smaller.add_one(key, value, _noting(own, "scorelane.dropped_headers", len(headers) - len(own)))
     return smaller, f"its {part} of {size} bytes"
+
+
+def _noting(headers: Headers, name: str, number: int) -> Headers:
+    """With what was left out, unless an earlier cut says more of it already."""
+    return headers if any(of == name for of, _ in headers) else [*headers, (name, b"%d" % number)]
 
 
 def _fill(builder: BatchBuilder, messages: Messages, timestamp_ms: int) -> int:

@@ -1,6 +1,7 @@
 """A message that the brokers refuse as too large goes without its largest part: refused for good, it would end the
 worker, again after each restart."""
 
+from schemas.dead_letter import DeadLetter
 from worker.publisher import Headers, Messages, _smaller
 
 OURS: Headers = [("scorelane.reason", b"malformed"), ("scorelane.detail", b"d" * 1000)]
@@ -29,6 +30,15 @@ def test_headers_that_are_not_ours_are_left_out() -> None:
     smaller, what = _smaller(one(b"k", None, [("a", b"x" * 2000), *OURS, ("b" * 500, None)]))
     assert smaller == one(b"k", None, [*OURS, ("scorelane.dropped_headers", b"2")])
     assert what == "its headers of 2501 bytes"
+
+
+def test_a_value_that_is_cut_twice_keeps_its_whole_length() -> None:
+    letter = DeadLetter("malformed", "d", "t", 0, 7, 1000, b"k", b"v" * 5_000_000).to_record(900_000)
+    smaller, what = _smaller(one(*letter))
+    assert what.startswith("its value of 899")
+    assert smaller is not None and smaller.headers is not None
+    assert smaller.values == [b"v" * 1024]
+    assert [value for name, value in smaller.headers[0] if name == "scorelane.truncated"] == [b"5000000"]
 
 
 def test_each_part_goes_at_most_once_and_then_there_is_nothing_left_to_cut() -> None:
