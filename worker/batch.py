@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from schemas.rows import Rows, Tensors
-from worker.classes import ShedPolicy
+from worker.classes import ShedPolicy, ShedWhy
 from worker.edf import ranges
 from worker.ledger import LedgerEntry
 
 if TYPE_CHECKING:
     from worker.deadline import Headers
+
+
+ClosedBy = Literal["full", "enough", "due", "idle", "drain", "busy"]
 
 
 class Record(Protocol):
@@ -80,10 +83,12 @@ class Batch:
     """Rows that are scored together, in the order of their segments."""
 
     segments: list[Segment]
-    closed_by: str
-    """Why the batch was closed: full, due, idle or drain; or why it was shed: quota, full, overload or timeout."""
+    closed_by: ClosedBy | Literal["shed"]
+    """Why the batch was closed (see `worker.batcher`); "shed": it never was, its rows went for `shed_why`."""
     shed: ShedPolicy | None = None
     """What becomes of the rows, where they are not to be scored by the primary engine."""
+    shed_why: ShedWhy | Literal["late"] | None = None
+    """Why rows were shed, or given up: nobody could score them in time."""
 
     def __len__(self) -> int:
         return sum(segment.stop - segment.start for segment in self.segments)
@@ -109,7 +114,7 @@ class Batch:
             inside = np.flatnonzero(wanted[at : at + stop - start])
             segments += [Segment(chunk, start + a, start + b) for a, b in ranges(inside)]
             at += stop - start
-        return Batch(segments, self.closed_by, self.shed)
+        return replace(self, segments=segments)
 
     def split(self) -> tuple[Batch, Batch]:
         """Two batches of half the rows each, for finding the row that an engine refuses. Needs at least two rows."""
@@ -123,4 +128,4 @@ class Batch:
                 left.append(Segment(chunk, start, cut))
             if stop > cut:
                 right.append(Segment(chunk, cut, stop))
-        return Batch(left, self.closed_by, self.shed), Batch(right, self.closed_by, self.shed)
+        return replace(self, segments=left), replace(self, segments=right)

@@ -2,18 +2,15 @@
 
 from collections.abc import Sequence
 from math import inf
-from typing import Final, Literal, NamedTuple
+from typing import Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from worker.arrivals import Arrivals, batch_rows
-from worker.batch import Batch, Chunk, Segment
+from worker.batch import Batch, Chunk, ClosedBy, Segment
 from worker.classes import Classes, ClassPolicy, Shed, ShedPolicy
 from worker.service_time import REFRESH_S, ServiceTime
-
-ClosedBy = Literal["full", "enough", "due", "idle", "drain", "busy"]
-
 
 UNBOUNDED: Final = 1 << 62
 """With one class nothing is shed: the lane is not polled when it is full."""
@@ -96,7 +93,7 @@ class Batcher:
             picks = self._classes.drop_due(now + self._give_up.quickest.predict(rows) + self._publishing.predict(rows))
             if picks:
                 segments = [Segment(pick.source, *span) for pick in picks for span in pick.ranges()]
-                shed.append(Batch(segments, "late", self._give_up.policy))
+                shed.append(Batch(segments, "shed", self._give_up.policy, "late"))
         return shed
 
     @property
@@ -149,5 +146,6 @@ class Batcher:
 
 def _batches(shed: list[Shed[Chunk]]) -> list[Batch]:
     return [
-        Batch([Segment(s.pick.source, start, stop) for start, stop in s.pick.ranges()], s.why, s.policy) for s in shed
+        Batch([Segment(s.pick.source, start, stop) for start, stop in s.pick.ranges()], "shed", s.policy, s.why)
+        for s in shed
     ]

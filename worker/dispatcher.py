@@ -288,9 +288,9 @@ async def _known(outcome: Outcome) -> list[Outcome]:
 
 
 def _shed_reason(batch: Batch, primary: str) -> str:
-    match batch.closed_by:
-        case "busy":
-            return f"{primary}:busy"
+    match batch.shed_why:
+        case None:
+            return f"{primary}:{batch.closed_by}"
         case "late":
             return f"late:{batch.shed}"
         case why:

@@ -109,7 +109,12 @@ class Metrics:
             "topic",
             "header",
         )
-        self.batches = counter("scorelane_batches", "Batches, by what closed them.", "topic", "closed_by")
+        self.batches = counter(
+            "scorelane_batches",
+            "Batches that were scored, by what closed them: full, enough, due, idle, drain, busy; or shed.",
+            "topic",
+            "closed_by",
+        )
         self.batch_rows = histogram("scorelane_batch_rows", "Rows of a batch.", ["topic"], ROWS)
         self.service_seconds = histogram(
             "scorelane_service_seconds", "From closing a batch to its scores.", ["topic", "engine"], FINE_SECONDS

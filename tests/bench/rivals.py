@@ -13,8 +13,8 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from worker.batch import Batch, Chunk, Segment
-from worker.batcher import Batcher, ClosedBy
+from worker.batch import Batch, Chunk, ClosedBy, Segment
+from worker.batcher import Batcher
 from worker.edf import ranges
 
 
@@ -87,7 +87,7 @@ class Cork(Batcher):
         dropped = []
         while len(self._rows) > 1 and now - self.oldest + each * len(self._rows) + fixed >= self.BUDGET_S:
             dropped.append(self._rows.popleft())
-        return [Batch(_segments(dropped), "timeout", "skip")] if dropped else []
+        return [Batch(_segments(dropped), "shed", "skip", "timeout")] if dropped else []
 
     def closes(self, now: float, *, idle: bool, draining: bool = False) -> ClosedBy | None:
         if not self._rows or now < self._look_at:

@@ -68,7 +68,7 @@ def test_rows_that_cannot_be_scored_in_time_are_given_up_where_late_rows_are() -
     waiting.take("idle", 40.0)
     offer(waiting, maker.chunk([40.0 + needed - 0.1, 40.0 + needed + 0.1, 90.0]))
     (late,) = waiting.expire(40.0)
-    assert (late.closed_by, late.shed, xs(late.features())) == ("late", "skip", [1])
+    assert (late.closed_by, late.shed, late.shed_why, xs(late.features())) == ("shed", "skip", "late", [1])
     assert waiting.rows == 2
     assert waiting.expire(40.0) == [], "two rows take less than three"
 
@@ -211,6 +211,6 @@ def test_above_the_bound_of_all_classes_the_lowest_is_shed() -> None:
     maker = Maker()
     assert waiting.offer(maker.chunk([1.0] * 4), 1, 0.0) == []
     (shed,) = waiting.offer(maker.chunk([1.0] * 5), 0, 0.0)
-    assert (len(shed), shed.shed, shed.closed_by) == (3, "skip", "overload")
+    assert (len(shed), shed.closed_by, shed.shed, shed.shed_why) == (3, "shed", "skip", "overload")
     assert waiting.rows == 6
     assert sorted(xs(waiting.take("drain", 0.0).features())) == [0, 4, 5, 6, 7, 8]

@@ -13,11 +13,14 @@ from tests.worker.chunks import Maker, ManualClock
 from tests.worker.topics import Outbox
 from worker.alarms import AlarmCause, Alarms
 from worker.batch import Batch, Segment
+from worker.batcher import Batcher
+from worker.classes import ClassPolicy
 from worker.config import TopicConfig
 from worker.delivery import DeliveryDesk
 from worker.metrics import Metrics, counts
 from worker.outcome import NO_SCORES, Outcome
 from worker.scores import ScoreEncoder
+from worker.service_time import ServiceTime
 from worker.troubles import Troubles
 
 
@@ -53,16 +56,19 @@ class Fixture:
         return [(score.partition, score.offset, score.score) for score in values]
 
 
-def scored(*segments: Segment, reason: str | None = None) -> Outcome:
+def scored(batch: Batch, reason: str | None = None) -> Outcome:
     """Scores that are their records' offsets."""
-    batch = Batch(list(segments), "full")
-    scores = np.concatenate([segment.chunk.offsets[segment.start : segment.stop] for segment in segments])
+    scores = np.concatenate([segment.chunk.offsets[segment.start : segment.stop] for segment in batch.segments])
     return Outcome(batch, scores.astype(np.float32), "ort", "m", "1", reason, 1.0, 0.001)
 
 
-def refused(*segments: Segment) -> Outcome:
+def refused(batch: Batch) -> Outcome:
     unscorable = InvalidEvent("unscorable", "made so")
-    return Outcome(Batch(list(segments), "full"), NO_SCORES, "", "", "", None, 1.0, 0.001, unscorable)
+    return Outcome(batch, NO_SCORES, "", "", "", None, 1.0, 0.001, unscorable)
+
+
+def whole(*segments: Segment) -> Batch:
+    return Batch(list(segments), "full")
 
 
 async def test_rows_of_a_partition_that_was_given_up_are_neither_published_nor_counted(
@@ -72,9 +78,8 @@ async def test_rows_of_a_partition_that_was_given_up_are_neither_published_nor_c
     left, kept = gone.chunk([5.0, 5.0, 5.0], bad=[0]), ours.chunk([5.0, 5.0])
     gone.fence.up = True
     with caplog.at_level(logging.WARNING, "scorelane.troubles"):
-        assert (
-            await fixture.deliver(scored(Segment(left, 0, 2), Segment(kept, 0, 2)), refused(Segment(left, 2, 3))) == 1
-        )
+        mixed, last = whole(Segment(left, 0, 2), Segment(kept, 0, 2)), whole(Segment(left, 2, 3))
+        assert await fixture.deliver(scored(mixed), refused(last)) == 1
         fixture.troubles.tell(1.0, ending=True)
     assert fixture.scores() == [(1, 10, 10.0), (1, 11, 11.0)]
     assert "t.dead" not in fixture.outbox.sent
@@ -89,6 +94,19 @@ async def test_of_a_batch_that_is_no_longer_ours_nothing_is_sent() -> None:
     fixture, gone = Fixture(), Maker()
     chunk = gone.chunk([5.0, 5.0], bad=[0])
     gone.fence.up = True
-    assert await fixture.deliver(scored(Segment(chunk, 0, 2))) == 0
+    assert await fixture.deliver(scored(whole(Segment(chunk, 0, 2)))) == 0
     assert fixture.outbox.sent == {}
     assert counts(fixture.metrics.scores, "engine") == {}
+
+
+async def test_a_batch_that_a_full_class_shed_was_not_closed_for_being_full() -> None:
+    fixture, maker = Fixture(), Maker()
+    waiting = Batcher(2, (ClassPolicy(name="L1", max_rows=2),), ServiceTime(), ServiceTime())
+    (shed,) = waiting.offer(maker.chunk([5.0, 5.0, 6.0]), 0, 0.0)
+    closed_by = waiting.closes(0.0, idle=False)
+    assert closed_by is not None
+    full = waiting.take(closed_by, 0.0)
+    await fixture.deliver(scored(full), scored(shed, reason="shed:full"))
+    assert fixture.scores() == [(0, 0, 0.0), (0, 1, 1.0), (0, 2, 2.0)]
+    assert counts(fixture.metrics.batches, "closed_by") == {"full": 1, "shed": 1}
+    assert counts(fixture.metrics.fallbacks, "cause") == {"shed:full": 1}

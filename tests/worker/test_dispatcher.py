@@ -94,7 +94,9 @@ def fails(xs: list[int]) -> list[float]:
 
 def batch(rows: int, bad: int = 0, deadline: float = 1000.0, shed: ShedPolicy | None = None) -> Batch:
     chunk = Maker().chunk([deadline] * rows, bad=range(rows, rows + bad))
-    return Batch([Segment(chunk, 0, rows)], "full" if shed is None else "timeout", shed)
+    if shed is None:
+        return Batch([Segment(chunk, 0, rows)], "full")
+    return Batch([Segment(chunk, 0, rows)], "shed", shed, "timeout")
 
 
 async def outcomes(rows: int, *engines: tuple[str, Answer]) -> list[Outcome]:
@@ -283,7 +285,7 @@ async def test_an_engine_that_is_too_slow_for_every_row_is_tried_again_though_la
 
 async def test_rows_given_up_by_the_batcher_say_so() -> None:
     given_up = batch(2, shed="skip")
-    given_up.closed_by = "late"
+    given_up.shed_why = "late"
     (outcome,) = await Fixture(Scripted("ort", half)).score(given_up)
     assert (outcome.engine, outcome.reason) == (SKIPPED, "late:skip")
 
