@@ -4,6 +4,7 @@ from collections import Counter
 from collections.abc import Iterator
 
 from worker.config import Config, TopicConfig
+from worker.route import OWN_REASONS
 
 type Found = tuple[str, str, str, str]
 
@@ -78,6 +79,9 @@ def _segments(topic: TopicConfig) -> Iterator[Found]:
         if times > 1:
             yield key, name, f"the segment stands {times} times", "keep one, or rename the others"
     for segment in topic.segments:
+        if segment.name in OWN_REASONS:
+            problem = "is what the reasons of late and shed events and of segments begin with"
+            yield f"{key}[{segment.name}].name", segment.name, problem, "use another name"
         if bool(segment.values) == bool(segment.fewer_than):
             problem = "values and fewer_than are both given" if segment.values else "neither values nor fewer_than"
             yield f"{key}[{segment.name}]", "", problem, "give exactly one: ids, or the number of events of a long tail"

@@ -1,7 +1,7 @@
 """From outcomes to published messages: scores and dead letters of one topic, and their count."""
 
 from collections import Counter, defaultdict
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 import numpy as np
 
@@ -14,8 +14,12 @@ from worker.config import TopicConfig
 from worker.metrics import Metrics
 from worker.outcome import SKIPPED, Outcome
 from worker.publisher import Acknowledgement, Headers, Messages, Sender
+from worker.route import OWN_REASONS
 from worker.scores import ScoreEncoder
 from worker.troubles import Dead, Troubles
+
+FAILURES: Final = ("error", "hung", "not_finite", "device_lost")
+"""Causes that are the primary engine's fault."""
 
 
 class Sent(NamedTuple):
@@ -155,11 +159,14 @@ class DeliveryDesk:
     def _alarm(self, outcome: Outcome, late: int) -> None:
         waits = [np.full(s.stop - s.start, outcome.scored_at - s.chunk.arrived_at) for s in outcome.batch.segments]
         self._alarms.answered(np.concatenate(waits), late, outcome.scored_at)
-        if outcome.reason is not None and outcome.reason.endswith((":error", ":hung", ":not_finite", ":device_lost")):
+        if _cause(outcome) in FAILURES:
             self._alarms.failed(len(outcome.batch), outcome.scored_at)
 
 
 def _cause(outcome: Outcome) -> str:
     """The reason without the engine's name, a metric label: a closed set, but for the configured segments."""
-    head, _, tail = (outcome.reason or "").partition(":")
-    return f"{head}:{tail}" if head in ("late", "shed", "segment") else tail
+    reason = outcome.reason or ""
+    if reason.partition(":")[0] in OWN_REASONS:
+        return reason
+    _, breaker, state = reason.partition(":breaker:")
+    return f"breaker:{state}" if breaker else reason.rpartition(":")[2]

@@ -6,7 +6,7 @@ the first engine of the chain that is usable and quick enough for them; the last
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal, NamedTuple
+from typing import Final, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,6 +14,10 @@ from numpy.typing import NDArray
 from schemas.rows import Tensors
 from worker.activity import Activity
 from worker.service_time import ServiceTime
+
+OWN_REASONS: Final = ("late", "shed", "segment")
+"""What a reason begins with where no engine is to blame; else it is the engine's name. No segment is called so, since
+the name of its engine begins with its own."""
 
 LatePolicy = Literal["score", "light", "skip", "dead_letter"]
 """Late rows: scored like the others, by the last engine of the chain only, skipped with a marker, or dead-lettered."""

@@ -69,6 +69,14 @@ def problems(tmp_path: Path, text: str) -> list[str]:
             MINIMAL + (NIGHT + "values = [1]\n") * 2,
             "topics[tips].segments: night: the segment stands 2 times; keep one, or rename the others",
         ),
+        *(
+            (
+                MINIMAL + NIGHT.replace("night", name) + "values = [1]\n",
+                f"topics[tips].segments[{name}].name: {name}: is what the reasons of late and shed events and of"
+                " segments begin with; use another name",
+            )
+            for name in ("late", "shed", "segment")
+        ),
         (
             MINIMAL + '[alarms]\ntopic = "tips"\n',
             "alarms.topic: tips: holds the events of tips; use a topic of its own",

@@ -11,7 +11,7 @@ from schemas.errors import InvalidEvent
 from schemas.score import Score
 from tests.worker.chunks import Maker, ManualClock
 from tests.worker.topics import Outbox
-from worker.alarms import AlarmCause, Alarms
+from worker.alarms import AlarmCause, AlarmPolicy, Alarms
 from worker.batch import Batch, Segment
 from worker.batcher import Batcher
 from worker.classes import ClassPolicy
@@ -110,3 +110,41 @@ async def test_a_batch_that_a_full_class_shed_was_not_closed_for_being_full() ->
     assert fixture.scores() == [(0, 0, 0.0), (0, 1, 1.0), (0, 2, 2.0)]
     assert counts(fixture.metrics.batches, "closed_by") == {"full": 1, "shed": 1}
     assert counts(fixture.metrics.fallbacks, "cause") == {"shed:full": 1}
+
+
+@pytest.mark.parametrize(
+    ("reason", "cause"),
+    [
+        ("ort:error", "error"),
+        ("ort:breaker:half_open", "breaker:half_open"),
+        ("newcomers:light:error", "error"),
+        ("newcomers:trt:breaker:open", "breaker:open"),
+        ("breaker:light:hung", "hung"),
+        ("breaker:light:breaker:open", "breaker:open"),
+        ("late:light", "late:light"),
+        ("shed:quota", "shed:quota"),
+        ("segment:error", "segment:error"),
+    ],
+)
+async def test_a_cause_is_the_reason_without_the_engine_whatever_its_segment_is_called(reason: str, cause: str) -> None:
+    fixture = Fixture()
+    await fixture.deliver(scored(whole(Segment(Maker().chunk([5.0]), 0, 1)), reason))
+    assert counts(fixture.metrics.fallbacks, "cause") == {cause: 1}
+
+
+@pytest.mark.parametrize(
+    ("reason", "failed"),
+    [
+        ("ort:error", True),
+        ("ort:hung", True),
+        ("ort:overdue", False),
+        ("segment:error", False),
+        ("segment:hung", False),
+    ],
+)
+async def test_rows_of_a_segment_are_no_failures_whatever_it_is_called(reason: str, failed: bool) -> None:
+    fixture = Fixture(alarms=Alarms("t", policy=AlarmPolicy(min_rows=1, raise_s=0.05)))
+    await fixture.deliver(scored(whole(Segment(Maker().chunk([5.0]), 0, 1)), reason))
+    for now in (1.0, 1.1):
+        fixture.alarms.check(now, 0.0)
+    assert (AlarmCause.ERRORS in fixture.alarms.raised) == failed
