@@ -60,7 +60,7 @@ class KafkaConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     client_id: str = "scorelane"
     """Name in the brokers' logs and quotas."""
     auto_offset_reset: Literal["earliest", "latest"] = "earliest"
-    """Where a group without committed offsets begins."""
+    """Where a group without committed offsets begins. One whose offset was deleted goes on at the earliest."""
     isolation_level: Literal["read_uncommitted", "read_committed"] = "read_uncommitted"
     """Whether events of aborted transactions are scored too, and open ones are not waited for; or neither."""
     security_protocol: Literal["PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"] = "PLAINTEXT"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
@@ -111,8 +112,7 @@ class Consumer(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafka has
                 raise ConsumerFailed(
                     f"{error!r}; nothing was committed for the records concerned, a restart reads them again"
                 ) from error
-            owned = dict(self._partitions) if self._open else {}
-            self._taking_in = bool(polled)
+            owned, self._taking_in = dict(self._partitions) if self._open else {}, bool(polled)
             self.last_poll = self._clock.monotonic()
             self._check_client()
             agree(self._consumer, self._pacing.after(sum(map(len, polled.values())), partial=partial))
@@ -186,12 +186,11 @@ class Consumer(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafka has
     def on_partitions_assigned(self, assigned: Iterable[TopicPartition]) -> None:
         """Synchronous on purpose: the client may deliver records while an asynchronous one is still running."""
         try:
-            counts: dict[str, int] = {}
+            turns: Counter[str] = Counter()
             for tp in sorted(assigned):
                 lanes = self._topics[tp.topic].lanes
-                turn = counts.get(tp.topic, 0)
-                counts[tp.topic] = turn + 1
-                self._partitions[tp] = Partition(tp.topic, tp.partition, lanes[turn % len(lanes)])
+                self._partitions[tp] = Partition(tp.topic, tp.partition, lanes[turns[tp.topic] % len(lanes)])
+                turns[tp.topic] += 1
             self.assigned_since = self.last_settled = self.last_poll = self._clock.monotonic()
             self._metrics.rebalances.inc()
             self._open = not self._stopping
@@ -233,8 +232,7 @@ class Consumer(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafka has
         """Raise what the client keeps to itself: a dead fetch task delivers nothing while the member looks healthy."""
         if self._failure is not None:
             raise ConsumerFailed(f"a rebalance failed: {self._failure!r}") from self._failure
-        error = fetch_error(self._consumer)
-        if error is not None:
+        if (error := fetch_error(self._consumer)) is not None:
             raise ConsumerFailed(f"the client's fetch task ended: {error!r}")
 
     async def _give_up(self) -> None:

@@ -1,5 +1,5 @@
 """aiokafka's consumer as we use it, and what only its insides have; the one place that reaches for them, beside
-`worker/reconnect.py`.
+`worker/reconnect.py`, `worker/connection.py` and `worker/resets.py`.
 
 Written for aiokafka 0.14 (pinned below 0.15 in pyproject.toml).
 """

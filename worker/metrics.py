@@ -139,6 +139,11 @@ class Metrics:
             " worker.drain_timeout_ms.",
             "topic",
         )
+        self.deleted = counter(
+            "scorelane_deleted_records",
+            "Offsets that the brokers deleted before they were read. Grows: the lag exceeds the topic's retention.",
+            "topic",
+        )
         self.ready = Gauge("scorelane_ready", "1 while assigned, warm and making progress.", registry=self.registry)
 
     def sample(self, name: str, documentation: str, labels: list[str], read: Callable[[], Iterable[Sample]]) -> None:

@@ -25,6 +25,7 @@ from worker.lane import Lane
 from worker.memory import lock_memory
 from worker.metrics import Metrics
 from worker.publisher import Publisher
+from worker.resets import Resets
 from worker.shutdown import bounded, unless
 from worker.topic import Topic
 from worker.webhook import WebhookError
@@ -108,6 +109,7 @@ class Service:
         stack.push_async_callback(publisher.stop, worker.drain_timeout_ms / 1000)
         await publisher.start()
         client = client_of(config.kafka, self._member)
+        Resets(client, self._metrics).watch()
         consumer = self._consumer = Consumer(client, config.kafka, worker, self._topics, self._metrics, self._clock)
         stack.push_async_callback(consumer.close)
         await self._open_lanes(publisher, consumer)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, ConsumerRecord, TopicPartition
-from aiokafka.admin import AIOKafkaAdminClient, NewPartitions, NewTopic
+from aiokafka.admin import AIOKafkaAdminClient, NewPartitions, NewTopic, RecordsToDelete
 from aiokafka.errors import for_code
 
 from tests.kafka.process import wait_until
@@ -94,6 +94,18 @@ class Client:
         """Committed offsets of a group; partitions without one are absent."""
         offsets = self.run(self._admin.list_consumer_group_offsets(group))
         return {tp.partition: meta.offset for tp, meta in offsets.items() if tp.topic == topic and meta.offset >= 0}
+
+    def commit(self, group: str, topic: str, offsets: Mapping[int, int]) -> None:
+        """Set offsets of a group that has no members, by partition."""
+        self.run(self._commit(group, {TopicPartition(topic, number): at for number, at in offsets.items()}))
+
+    def delete_records(self, topic: str, before: Mapping[int, int]) -> None:
+        """Delete what lies before these offsets, by partition."""
+        self.run(
+            self._admin.delete_records(
+                {TopicPartition(topic, number): RecordsToDelete(at) for number, at in before.items()}
+            )
+        )
 
     def members(self, group: str) -> int:
         """Members of a stable group, 0 while it rebalances."""
@@ -192,6 +204,11 @@ class Client:
     async def _end_offsets(self, topic: str) -> dict[int, int]:
         ends = await self._offsets.end_offsets(await self._partitions(topic))
         return {partition.partition: offset for partition, offset in ends.items()}
+
+    async def _commit(self, group: str, offsets: Mapping[TopicPartition, int]) -> None:
+        async with AIOKafkaConsumer(bootstrap_servers=self.bootstrap, group_id=group) as consumer:
+            consumer.assign(list(offsets))
+            await consumer.commit(dict(offsets))
 
     async def _members(self, group: str) -> int:
         (answer,) = await self._admin.describe_consumer_groups([group])
