@@ -17,7 +17,7 @@ import secrets
 import shutil
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
@@ -123,7 +123,8 @@ def write_package(
     """Write `models/<name>/<version>/` and open it. A reader sees the whole package or none.
 
     `files` holds at least spec.toml or spec.json. `created_ms` is milliseconds since the epoch, now by default. Raises
-    `LoadError` when the version exists, a name is unusable or the disk refuses.
+    `LoadError`, and leaves nothing, when the version exists, a name is unusable, the disk refuses, or the package
+    would not open.
     """
     for word, value in (("name", name), ("version", version), *(("file", file) for file in files)):
         if not _NAME.fullmatch(value) or value == MANIFEST:
@@ -148,12 +149,17 @@ def write_package(
             _write_through(partial / file, data)
         _write_through(partial / MANIFEST, msgspec.json.format(msgspec.json.encode(manifest), indent=2) + b"\n")
         _sync_directory(partial)
+        # Before it has its name, so that what cannot be opened is never the newest version.
+        package = Package.open(partial)
         partial.rename(target)
         _sync_directory(target.parent)
     except OSError as error:
-        shutil.rmtree(partial, ignore_errors=True)
         raise LoadError(f"{target}: cannot be written: {error}; check the free space and permissions") from error
-    return Package.open(target)
+    except LoadError as error:
+        raise LoadError(str(error).replace(str(partial), str(target))) from error
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)
+    return replace(package, path=target)
 
 
 def natural_key(version: str) -> tuple[tuple[int, int, str], ...]:

@@ -84,15 +84,27 @@ def test_broken_manifest_is_refused(tmp_path: Path, content: str) -> None:
         Package.open(package.path)
 
 
-def test_package_without_spec_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(LoadError, match=r"neither spec\.toml nor spec\.json"):
-        write_package(tmp_path, name="bare", version="1", kind="none", files={"model.onnx": b"x"})
+UNKNOWN_KEY = b'event = "custom"\nfeatures = [{ name = "carrier", vocabulary = ["a"], unknow = "refuse" }]\n'
 
 
-def test_invalid_spec_is_a_load_error_with_its_key(tmp_path: Path) -> None:
-    with pytest.raises(LoadError, match=r"spec\.toml: features"):
-        files = {"spec.toml": b'event = "custom"\nfeatures = []\n'}
-        write_package(tmp_path, name="bare", version="1", kind="none", files=files)
+@pytest.mark.parametrize(
+    ("files", "metrics", "said"),
+    [
+        ({"model.onnx": b"x"}, {}, "manifest.json: files: neither spec.toml nor spec.json; "),
+        ({"spec.toml": b'event = "custom"\nfeatures = []\n'}, {}, "spec.toml: features: "),
+        ({"spec.toml": UNKNOWN_KEY}, {}, "spec.toml: features.carrier.unknow: "),
+        ({"spec.toml": UNKNOWN_KEY.replace(b"unknow", b"unknown")}, {"auc": float("nan")}, "manifest.json: not a "),
+    ],
+)
+def test_what_would_not_open_is_not_written(
+    files: dict[str, bytes], metrics: dict[str, float], said: str, tmp_path: Path
+) -> None:
+    good = tiny_package(tmp_path, version="1")
+    with pytest.raises(LoadError) as caught:
+        write_package(tmp_path, name="tiny", version="2", kind="none", files=files, metrics=metrics)
+    assert str(caught.value).startswith(f"{tmp_path / 'tiny' / '2'}/{said}")
+    assert list((tmp_path / "tiny").iterdir()) == [good.path]
+    assert Package.open(tmp_path / "tiny") == good
 
 
 @pytest.mark.parametrize("place", ["nowhere", "empty"])
