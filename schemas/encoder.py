@@ -16,9 +16,9 @@ from schemas.wire import Format, element_dtype, wire
 class Encoder:
     """Encodes rows of a CSV or JSONL file, or an event's own fields, as a topic's events.
 
-    Text becomes what the field is (a CSV has nothing but text), an empty text is a missing value, lists and base64
-    become raw elements where the spec says so. Columns that the spec does not name are left out. Ranges are not
-    checked: that is for the decoder.
+    Text becomes what the field is (a CSV has nothing but text, and a JSON array in it is a list), an empty text is a
+    missing value, lists and base64 become raw elements where the spec says so. Columns that the spec does not name are
+    left out. Lengths and ranges are not checked: that is for the decoder.
     """
 
     def __init__(self, spec: ModelSpec, format: Format) -> None:
@@ -64,19 +64,33 @@ def _feature_value(feature: FeatureSpec, value: Any) -> object:
     if feature.encoding == "raw":
         return _raw(value, element_dtype(feature))
     if feature.vocabulary is not None or feature.buckets is not None:
-        return value
+        return _nested(value, _category, len(feature.shape))
     return _nested(value, _number if feature.dtype == "float32" else _integer, len(feature.shape))
 
 
-def _nested(value: Any, convert: Any, rank: int) -> object:
+def _nested(value: Any, convert: Callable[[Any], object], rank: int) -> object:
     if rank == 0:
         return convert(value)
-    if isinstance(value, str) or not isinstance(value, Iterable):
-        raise TypeError("a list is needed")
+    value = _json_array(value)
+    if isinstance(value, str | bytes | Mapping) or not isinstance(value, Iterable):
+        raise TypeError(
+            "a list is needed: a JSON array in the cell, JSONL, or one column per element with the same name"
+        )
     return [_nested(item, convert, rank - 1) for item in value]
 
 
+def _json_array(value: Any) -> Any:
+    """The list that a text is; other values as they are. No base64 has a bracket."""
+    if not isinstance(value, str) or not value.lstrip().startswith("["):
+        return value
+    try:
+        return msgspec.json.decode(value, type=list[Any])
+    except (msgspec.DecodeError, RecursionError) as error:
+        raise ValueError(f"not a JSON array: {error}") from error
+
+
 def _raw(value: Any, dtype: np.dtype[Any]) -> bytes:
+    value = _json_array(value)
     if isinstance(value, bytes):
         return value
     if isinstance(value, str):
@@ -91,6 +105,12 @@ def _base64(text: str) -> bytes:
         return base64.b64decode(text, validate=True)
     except ValueError as error:
         raise TypeError("a list, bytes or their base64 are needed") from error
+
+
+def _category(value: Any) -> str | int | float:
+    if isinstance(value, bool) or not isinstance(value, str | int | float):
+        raise TypeError("a text or a number is needed")
+    return value
 
 
 def _integer(value: Any) -> int:

@@ -64,6 +64,27 @@ def test_raw_elements_may_be_base64_as_in_a_json_event(format: Format) -> None:
     assert rows.tensors["dense"].tolist() == [[41.5, -2.0, 0.5, -0.25]]
 
 
+@pytest.mark.parametrize("format", FORMATS)
+def test_a_json_array_in_a_cell_is_the_list(format: Format) -> None:
+    cells = {"clicks": '["a", 7]', "seen": ' [1, "2"]', "image": "[[1,2,3],[4,5,6]]", "vector": "[0.5,-0.25]"}
+    rows = Decoder(SHOP, format).decode([Encoder(SHOP, format).encode(shop() | cells)])
+    assert rows.invalid == []
+    wanted = Decoder(SHOP, format).decode([Encoder(SHOP, format).encode(shop())])
+    assert {name: tensor.tolist() for name, tensor in rows.tensors.items()} == {
+        name: tensor.tolist() for name, tensor in wanted.tensors.items()
+    }
+
+
+@pytest.mark.parametrize("cell", ["HUB1", "HUB1;HUB2", "HUB1,HUB2", '{"0": "HUB1"}', {"HUB1": 1}, b"HUB1", 5])
+def test_what_is_no_list_is_refused_with_the_ways_to_give_one(cell: object) -> None:
+    with pytest.raises(InvalidEvent) as caught:
+        Encoder(SHOP, "json").encode(shop(clicks=cell))
+    assert caught.value.detail == (
+        f"clicks: {cell!r} cannot be encoded (a list is needed: a JSON array in the cell, JSONL, or one column per"
+        " element with the same name)"
+    )
+
+
 def test_a_builtin_event_is_encoded_as_its_struct() -> None:
     spec = builtin("ad")
     blobs = (struct.pack("<13f", *[0.5] * 13), struct.pack("<26i", *[3] * 26), struct.pack("<2i", 5, 6))
@@ -89,6 +110,12 @@ def test_columns_that_the_spec_does_not_name_are_left_out() -> None:
         ({"count": True}, "count"),
         ({"seen": "12"}, "seen"),
         ({"seen": 5}, "seen"),
+        ({"seen": "[1, 2"}, "seen"),
+        ({"image": "[1, 2, 3]"}, "image"),
+        ({"clicks": ["a", None]}, "clicks"),
+        ({"clicks": [["a"]]}, "clicks"),
+        ({"city": ["Lyon", "Lyon"]}, "city"),
+        ({"city": True}, "city"),
         ({"vector": "12"}, "vector"),
         ({"trail": [2**31]}, "trail"),
         ({"at": "yesterday"}, "at"),

@@ -58,6 +58,8 @@ def produce(
 ) -> int:
     """Publish the rows of FILE as events: CSV with a header, or JSONL (.jsonl, .ndjson, .json).
 
+    In CSV a list is a JSON array in its cell, or one column for each element, all with the field's name.
+
     Rows that have none of the model's fields, or lack one without default, are refused. Other columns are left out,
     with a warning.
 
