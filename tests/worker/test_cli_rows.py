@@ -174,10 +174,11 @@ def test_training_warns_of_columns_that_are_missing(tmp_path: Path) -> None:
 # Plans
 
 
+@pytest.mark.parametrize("missing", ["pycuda", "onnx"])
 @pytest.mark.parametrize("command", ["build", "compare"])
-def test_a_plan_without_the_libraries_of_the_gpu_is_one_line(command: str, tmp_path: Path) -> None:
+def test_a_plan_without_the_libraries_of_the_gpu_is_one_line(command: str, missing: str, tmp_path: Path) -> None:
     package = tiny_package(tmp_path, "criteo", name="criteo")
-    program = "import sys; sys.modules['pycuda'] = None; from worker.cli import main; main()"
+    program = f"import sys; sys.modules[{missing!r}] = None; from worker.cli import main; main()"
     ran = subprocess.run(
         [sys.executable, "-c", program, "engine", command, str(package.path), "--rows", str(CRITEO)],
         capture_output=True,

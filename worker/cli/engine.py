@@ -30,10 +30,10 @@ class Subject:
 
     def open(self) -> "tuple[Package, Rowset]":
         """The model's package and the recorded rows. Raises `LoadError`, and `ClickException` without the libraries or
-        for a file of other rows."""
+        for a file of other rows: the commands import what needs the libraries after it."""
         try:
             from engines import cuda  # noqa: F401  # looked for before the rows are read
-            from engines.build import calibration
+            from engines.build import calibration, pipeline  # noqa: F401
         except ImportError as error:
             raise click.ClickException(
                 f"{self.model}: plans are built and run with TensorRT: {error}; install its libraries with"
@@ -144,10 +144,10 @@ def build(
     The gates compare it with the ONNX on the CPU, row by row at every bucket, and with the float32 plan and the one in
     service for speed. A plan that fails stays a candidate beside the package's plans, with its report.
     """
+    package, recorded = subject.open()
     from engines.build import pipeline, table
     from engines.build.builder import BATCHES, Options
 
-    package, recorded = subject.open()
     options = Options(
         precision=precision,
         batches=batches or BATCHES,
@@ -183,9 +183,9 @@ def compare(subject: Subject, required: tuple["Precision", ...]) -> int:
 
     Changes nothing. A figure whose gate fails is marked with "!".
     """
+    package, recorded = subject.open()
     from engines.build import pipeline, table
 
-    package, recorded = subject.open()
     reports = pipeline.compare(
         package, recorded, subject.device, serving=subject.in_service(package), gate_rows=subject.gate_rows
     )
