@@ -4,6 +4,7 @@ from collections.abc import Callable
 from importlib import import_module
 from typing import Any, Final
 
+from engines import extras
 from engines.base import Engine
 from engines.errors import LoadError
 from engines.package import Package
@@ -33,10 +34,8 @@ def load(kind: str, package: Package, *, threads: int = 1, max_batch: int = 1024
     try:
         create: Callable[..., Engine] = getattr(import_module(module), name)
     except ImportError as error:
-        install = "its libraries with pip install '.[gpu]'" if kind == "trt" else "the libraries that it needs"
-        raise LoadError(
-            f"{package.path}: engine {kind!r}: {error}; install {install}, or choose another engine"
-        ) from error
+        remedy = extras.install("gpu") if kind == "trt" else "install the libraries that it needs"
+        raise LoadError(f"{package.path}: engine {kind!r}: {error}; {remedy}, or choose another engine") from error
     if kind in THREADED:
         options["threads"] = threads
     return create(package, max_batch=max_batch, **options)

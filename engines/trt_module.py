@@ -9,6 +9,7 @@ import importlib
 from collections import deque
 from typing import Any
 
+from engines import extras
 from engines.errors import LoadError
 
 MODULES = ("tensorrt", "tensorrt_bindings")
@@ -23,7 +24,7 @@ def load() -> Any:
         except (ImportError, OSError) as error:
             reasons.append(f"{name}: {error}")
     raise LoadError(
-        f"TensorRT cannot be imported ({'; '.join(reasons)}); install scorelane[gpu] on a machine with CUDA"
+        f"TensorRT cannot be imported ({'; '.join(reasons)}); {extras.install('gpu')}, on a machine with CUDA"
     )
 
 

@@ -5,12 +5,14 @@ import shlex
 import tomllib
 from collections.abc import Iterator
 from pathlib import Path
+from typing import get_args
 
 import click
 import msgspec
 import pytest
 
 from engines.build.gates import LIMITS
+from engines.extras import Extra, install
 from schemas.errors import REASONS
 from schemas.spec import FeatureSpec, ModelSpec
 from tests.kafka.worker import to_toml
@@ -124,6 +126,13 @@ def test_options_that_are_named_alone_exist(document: Path) -> None:
 def test_every_command_is_documented() -> None:
     text = "".join(document.read_text() for document in DOCUMENTS)
     assert [name for name in COMMANDS if f"scorelane {name}" not in text and f"make {name}" not in text] == []
+
+
+def test_libraries_are_installed_as_the_readme_says() -> None:
+    table = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    assert set(get_args(Extra)) == table.keys() - {"dev"}
+    [readme] = re.findall(r"^pip install .*$", README.read_text(), re.MULTILINE)
+    assert install("train").startswith(f"{readme} in ")
 
 
 # Names

@@ -15,10 +15,11 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+from engines import extras
 from worker.errors import BrokerUnreachable
 from worker.tether import Tether
 
-_REMEDY = "pip install 'scorelane[demo]', or give --bootstrap HOST:PORT of a running Kafka"
+_REMEDY = f"{extras.install('demo')}, or give --bootstrap HOST:PORT of a running Kafka"
 # ApiVersions, version 0, correlation id 1, no client id: answered only by a broker that works.
 _HELLO = struct.pack(">ihhih", 10, 18, 0, 1, -1)
 

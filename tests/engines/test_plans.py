@@ -67,7 +67,7 @@ def test_without_tensorrt_the_extra_that_brings_it_is_named(tmp_path: Path, monk
     files = {"spec.toml": builtin("tipping").dumps(), "model.onnx": b"onnx"}
     package = write_package(tmp_path, name="m", version="1", kind="mlp", files=files)
     monkeypatch.setitem(sys.modules, "engines.trt", None)  # importing it raises ImportError
-    with pytest.raises(LoadError, match=r"engine 'trt': .*; install its libraries with pip install '\.\[gpu\]', or"):
+    with pytest.raises(LoadError, match=r"engine 'trt': .*; pip install '\.\[gpu\]' in .*, or choose"):
         load("trt", package)
 
 

@@ -171,6 +171,22 @@ def test_training_warns_of_columns_that_are_missing(tmp_path: Path) -> None:
     ]
 
 
+@pytest.mark.parametrize("missing", ["jax", "lightgbm", "onnx", "optax"])
+def test_training_without_its_libraries_says_how_they_are_installed(missing: str, tmp_path: Path) -> None:
+    program = f"import sys; sys.modules[{missing!r}] = None; from worker.cli import main; main()"
+    ran = subprocess.run(
+        [sys.executable, "-c", program, "model", "train", "criteo", "--out", str(tmp_path)],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+        cwd=ROOT,
+    )
+    assert (ran.returncode, ran.stdout) == (2, "")
+    [line] = ran.stderr.splitlines()
+    assert line.endswith("; pip install '.[train]' in scorelane's source tree")
+
+
 # Plans
 
 
@@ -191,4 +207,4 @@ def test_a_plan_without_the_libraries_of_the_gpu_is_one_line(command: str, missi
     assert (ran.returncode, ran.stdout) == (2, "")
     [line] = ran.stderr.splitlines()
     assert line.startswith(f"scorelane: {package.path}: plans are built and run with TensorRT: ")
-    assert line.endswith("; install its libraries with pip install '.[gpu]', on a machine with a GPU")
+    assert line.endswith("; pip install '.[gpu]' in scorelane's source tree, on a machine with a GPU")

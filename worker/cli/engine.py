@@ -31,13 +31,15 @@ class Subject:
     def open(self) -> "tuple[Package, Rowset]":
         """The model's package and the recorded rows. Raises `LoadError`, and `ClickException` without the libraries or
         for a file of other rows: the commands import what needs the libraries after it."""
+        from engines import extras
+
         try:
             from engines import cuda  # noqa: F401  # looked for before the rows are read
             from engines.build import calibration, pipeline  # noqa: F401
         except ImportError as error:
             raise click.ClickException(
-                f"{self.model}: plans are built and run with TensorRT: {error}; install its libraries with"
-                " pip install '.[gpu]', on a machine with a GPU"
+                f"{self.model}: plans are built and run with TensorRT: {error}; {extras.install('gpu')}, on a machine"
+                " with a GPU"
             ) from error
         from engines.package import Package
         from worker.cli.rows import warn_of_columns

@@ -47,6 +47,7 @@ def train(
     criteo, avazu and alimama are public ad logs, tipping and ad are made up with a planted signal. Needs the [train]
     extra; running the model does not.
     """
+    from engines import extras
     from schemas.samples import SAMPLES
     from schemas.spec import builtin
     from worker.cli.rows import warn_of_columns
@@ -54,7 +55,7 @@ def train(
     try:
         from engines.train.train import train_model
     except ImportError as error:
-        raise click.ClickException(f"{error}; pip install 'scorelane[train]'") from error
+        raise click.ClickException(f"{error}; {extras.install('train')}") from error
     if data is not None and sample in SAMPLES:
         warn_of_columns(builtin(SAMPLES[sample].spec), data, SAMPLES[sample].label)
     package = train_model(sample, kind, out, name=name, version=version, rows=rows, epochs=epochs, seed=seed, data=data)
