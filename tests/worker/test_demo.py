@@ -8,6 +8,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+import click
 import psutil
 import pytest
 
@@ -116,3 +117,16 @@ def test_a_broker_that_does_not_answer_is_reported(start) -> None:
 def test_another_spec_is_another_model() -> None:
     assert models.version("tipping") != models.version("criteo")
     assert models.version("tipping") == models.version("tipping")
+
+
+def test_without_the_trainers_libraries_the_demos_own_extra_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "onnx.py").write_text("""raise ModuleNotFoundError("No module named 'onnx'")\n""")
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join((str(tmp_path), os.environ.get("PYTHONPATH", ""))))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    with pytest.raises(click.ClickException) as caught:
+        models.model("ad", lambda text: None)
+    assert caught.value.message == (
+        "training the ad model failed: No module named 'onnx'; pip install '.[demo]' in scorelane's source tree"
+    )

@@ -11,6 +11,7 @@ from pathlib import Path
 import click
 
 import engines
+from engines import extras
 from engines.errors import LoadError
 from engines.package import Package
 from schemas.spec import builtin
@@ -33,7 +34,9 @@ def model(sample: str, say: Callable[[str], None]) -> Package:
         return Package.open(directory)
     except LoadError as error:
         said = trained.stderr.strip().splitlines()[-1:] or [str(error)]
-        raise click.ClickException(f"training the {sample} model failed: {said[0]}") from error
+        # The demo needs more than the trainer alone: its own extra, which has the trainer's libraries too.
+        words = said[0].removeprefix("scorelane: ").replace(extras.install("train"), extras.install("demo"))
+        raise click.ClickException(f"training the {sample} model failed: {words}") from error
 
 
 def cache() -> Path:
