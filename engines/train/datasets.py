@@ -27,13 +27,14 @@ STREAMS: Final[dict[str, Callable[[int, int], Iterator[Labelled]]]] = {"tipping"
 """Samples that are made up, any number of rows, by seed."""
 
 FILES: Final = {"criteo": "criteo_sample.txt", "avazu": "avazu_sample.txt", "alimama": "alimama_sample.csv"}
-"""Samples that are read from a file, by default that of the source tree."""
+"""Samples that are read from a file, by default that of the source tree: see `_sample_file`."""
 
 PAIRS: Final = {"alimama": {"hist_cate": "cate", "hist_brand": "brand"}, "ad": {"hist": "ad"}}
 """Sample -> sequence -> the feature that attention asks about."""
 
 DEFAULT_ROWS: Final = 20_000
-_DATA: Final = Path(__file__).resolve().parents[2] / "tests" / "data"
+_DATA: Final = Path("tests", "data")
+_SOURCE_TREE: Final = Path(__file__).resolve().parents[2]
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +61,7 @@ def load(sample: str, *, rows_wanted: int | None = None, seed: int = 0, data: Pa
             raise LoadError(f"{data}: the sample {sample!r} is synthetic and reads no file; leave the file out")
         labelled = list(STREAMS[sample](rows_wanted or DEFAULT_ROWS, seed))
     elif sample in FILES:
-        labelled = list(islice(_file_rows(sample, data or _DATA / FILES[sample]), rows_wanted))
+        labelled = list(islice(_file_rows(sample, data or _sample_file(sample)), rows_wanted))
     else:
         raise LoadError(f"sample {sample!r} is unknown; choose one of {', '.join([*FILES, *STREAMS])}")
     return _decoded(builtin(sample), [row for row, _ in labelled], [label for _, label in labelled], sample)
@@ -81,6 +82,13 @@ def split(dataset: Dataset, seed: int) -> tuple[Dataset, Dataset]:
     return dataset.take(np.flatnonzero(~held_out)), dataset.take(np.flatnonzero(held_out))
 
 
+def _sample_file(sample: str) -> Path:
+    """Beside this code, or else, where the code was installed without the samples, in the working directory."""
+    file = _DATA / FILES[sample]
+    beside = _SOURCE_TREE / file
+    return beside if beside.exists() else file
+
+
 def _file_rows(sample: str, path: Path) -> Iterator[Labelled]:
     column = SAMPLES[sample].label
     try:
@@ -92,7 +100,8 @@ def _file_rows(sample: str, path: Path) -> Iterator[Labelled]:
                 raise LoadError(f"{path}: row {number}: {column}: {label!r} is not 0 or 1; correct the row")
             yield row, int(label)
     except OSError as error:
-        raise LoadError(f"{path}: cannot be read: {error.strerror}; give the file of the sample {sample!r}") from error
+        remedy = f"give the file of the sample {sample!r} with --data FILE"
+        raise LoadError(f"{path}: cannot be read: {error.strerror}; {remedy}") from error
     except ValueError as error:
         raise LoadError(str(error)) from error
 

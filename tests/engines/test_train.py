@@ -13,6 +13,7 @@ import engines
 from engines.base import run
 from engines.errors import LoadError
 from engines.package import Package
+from engines.train import datasets
 from engines.train.datasets import FILES, Dataset, load, split
 from engines.train.measure import auc, log_loss
 from engines.train.streams import ads, tips
@@ -84,7 +85,7 @@ def test_file_for_a_synthetic_sample_is_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (None, "cannot be read: No such file.*give the file of the sample 'criteo'"),
+        (None, "cannot be read: No such file.*give the file of the sample 'criteo' with --data FILE"),
         ("label,I1\n2,1\n", "row 1: label: '2' is not 0 or 1"),
         ("I1\n2\n", "row 1: label: 'missing' is not 0 or 1"),
         ("label,I1\n1,1\n0\n", "line 3: 1 cells under 2 columns"),
@@ -98,6 +99,18 @@ def test_bad_file_is_named(tmp_path: Path, content: str | None, message: str) ->
         path.write_text(content)
     with pytest.raises(LoadError, match=message):
         load("criteo", data=path)
+
+
+def test_code_that_is_installed_without_the_samples_reads_those_of_the_working_directory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(datasets, "_SOURCE_TREE", tmp_path / "site-packages")
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(LoadError, match=r"^tests/data/criteo_sample\.txt: cannot be read: .* with --data FILE$"):
+        load("criteo")
+    (tmp_path / "tests" / "data").mkdir(parents=True)
+    (tmp_path / "tests" / "data" / FILES["criteo"]).write_text("label,I1\n0,1\n1,2\n")
+    assert load("criteo").labels.tolist() == [0, 1]
 
 
 def test_samples_have_the_rows_and_labels_of_their_files() -> None:

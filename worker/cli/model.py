@@ -29,7 +29,7 @@ def model() -> None:
 @click.option(
     "--data",
     type=click.Path(path_type=Path, exists=True, dir_okay=False),
-    help="CSV file in the sample's format.  [default: the public sample in the source tree]",
+    help="CSV file in the sample's format.  [default: the public sample in tests/data, of the source tree or here]",
 )
 def train(
     sample: str,
