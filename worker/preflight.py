@@ -59,6 +59,14 @@ def check_files(config: Config, source: str) -> Checked:
     return Checked(packages, problems)
 
 
+def check_package(package: Package) -> None:
+    """Open the tables and load every engine that the package has, but those of a GPU. Raises `LoadError`."""
+    package.open_tables()
+    for engine in (*NEEDS, "constant"):
+        if engine != "trt" and not _lack(engine, package):
+            load(engine, package).close()
+
+
 def check_topics(config: Config, source: str, partitions: Mapping[str, int]) -> list[Problem]:
     """Compare the configuration with the broker's topics and their numbers of partitions.
 

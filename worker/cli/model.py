@@ -1,9 +1,12 @@
 """scorelane model"""
 
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import click
+
+if TYPE_CHECKING:
+    from engines.package import Package
 
 
 @click.group()
@@ -59,22 +62,27 @@ def train(
     if data is not None and sample in SAMPLES:
         warn_of_columns(builtin(SAMPLES[sample].spec), data, SAMPLES[sample].label)
     package = train_model(sample, kind, out, name=name, version=version, rows=rows, epochs=epochs, seed=seed, data=data)
-    _show(package.path)
+    _show(package)
     return 0
 
 
 @model.command()
 @click.argument("path", type=click.Path(path_type=Path))
 def show(path: Path) -> int:
-    """Verify the package at PATH (models/<name>, or one of its versions) and show what it holds."""
-    _show(path)
+    """Verify the package at PATH (models/<name>, or one of its versions) and show what it holds.
+
+    Verified are digests, spec and tables, and that its models load and take what the spec makes; plans are not run.
+    """
+    from engines.package import Package
+    from worker.preflight import check_package
+
+    package = Package.open(path)
+    check_package(package)
+    _show(package)
     return 0
 
 
-def _show(path: Path) -> None:
-    from engines.package import Package
-
-    package = Package.open(path)
+def _show(package: "Package") -> None:
     manifest = package.manifest
     click.echo(f"{package.name} {package.version} ({manifest.kind}) in {package.path}")
     for tensor in package.spec.tensors:
