@@ -15,6 +15,7 @@ _POSITION: Final = re.compile(r"\[(\d+)\](.*)")
 
 _REASONS: Final[tuple[tuple[str, Reason], ...]] = (
     ("of length", "wrong_length"),
+    ("Number out of range", "not_finite"),  # beyond float64, which no spec can be widened to
     ("out of range", "out_of_range"),
     ("Expected `int` <=", "out_of_range"),
     ("Expected `int` >=", "out_of_range"),
