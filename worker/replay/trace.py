@@ -103,6 +103,5 @@ def _line[T](path: Path, number: int, line: bytes, decoder: msgspec.json.Decoder
     try:
         return decoder.decode(line)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise TraceError(
-            f"{path}: line {number}: {error}; make a trace with `scorelane record TOPIC --out {path.name}`"
-        ) from error
+        remedy = "make one with `scorelane record TOPIC --out FILE`"
+        raise TraceError(f"{path}: line {number}: not a trace: {error}; {remedy}") from error

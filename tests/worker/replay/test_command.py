@@ -93,6 +93,14 @@ def test_a_trace_of_another_topic_is_only_played_into_a_topic_that_is_named(conf
     assert "--topic gifts: give one of tips" in run(*call, "--topic", "gifts").output
 
 
+def test_a_file_that_is_no_trace_is_not_proposed_as_the_place_for_one(config: Path) -> None:
+    result = run(config, "--config", config)
+    assert result.exit_code == 2
+    said = " ".join(result.output.split())
+    assert f"{config}: line 1: not a trace: JSON is malformed: " in said
+    assert said.endswith("; make one with `scorelane record TOPIC --out FILE`")
+
+
 def test_a_real_clock_takes_real_time_and_loses_nothing(config: Path) -> None:
     found = report("--config", config, "--rate", 100, "--seconds", 0.5, "--clock", "real")
     assert found["seconds"] > 0.3
