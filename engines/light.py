@@ -12,9 +12,9 @@
 score = 1 / (1 + exp(-(bias + the sum over all tensors))).
 """
 
-import zipfile
 from dataclasses import dataclass
 from pathlib import Path
+from textwrap import shorten
 from typing import Any
 
 import numpy as np
@@ -138,8 +138,9 @@ def _read(path: Path) -> dict[str, NDArray[Any]]:
             if not isinstance(archive, NpzFile):
                 raise ValueError("one array, not an archive")
             return {name: archive[name] for name in archive.files}
-    except (OSError, EOFError, ValueError, zipfile.BadZipFile) as error:
-        raise LoadError(f"{path}: not a light model: {error}; train the model again") from error
+    except Exception as error:  # headers of arrays are Python literals: a damaged one can raise anything
+        why = shorten(f"{type(error).__name__}: {error}", 200)
+        raise LoadError(f"{path}: not a light model: {why}; train the model again") from error
 
 
 def _take(path: Path, arrays: dict[str, NDArray[Any]], key: str, dtype: str, shape: tuple[int, ...]) -> NDArray[Any]:

@@ -10,7 +10,9 @@ import os
 import secrets
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
+from textwrap import shorten
 from typing import Final
 
 import numpy as np
@@ -36,13 +38,13 @@ class Table:
         self._path = path
         self._width = width
         self._now = now
-        self._seen = _signature(path)
+        self._looked = self._seen = _signature(path)
         self._rows = _mapped(path, width)
         self._check_at = now() + CHECK_S
 
     def rows(self) -> NDArray[np.float32]:
         """[rows, width], not writable. Looks for a new file, at most every `CHECK_S`; a broken one is logged once and
-        the rows stay as they were."""
+        the rows stay as they were. One that the system does not let be read is tried again at each look."""
         now = self._now()
         if now >= self._check_at:
             self._check_at = now + CHECK_S
@@ -51,15 +53,17 @@ class Table:
 
     def _refresh(self) -> None:
         signature = _signature(self._path)
-        if signature == self._seen:
-            return
-        self._seen = signature
-        try:
-            self._rows = _mapped(self._path, self._width)
-        except InvalidSpec as error:
-            log.error("%s; the rows read before stay in use", error)
-        else:
-            log.info("%s: %d rows read again", self._path, len(self._rows))
+        if signature != self._seen:
+            try:
+                self._rows = _mapped(self._path, self._width)
+                self._seen = signature
+                log.info("%s: %d rows read again", self._path, len(self._rows))
+            except InvalidSpec as error:
+                if signature != self._looked:
+                    log.error("%s; the rows read before stay in use", error)
+                if not isinstance(error.__cause__, OSError):  # of the file itself: another look finds the same
+                    self._seen = signature
+        self._looked = signature
 
 
 def open_tables(
@@ -104,8 +108,9 @@ def _signature(path: Path) -> Signature | None:
 def _mapped(path: Path, width: int) -> NDArray[np.float32]:
     try:
         rows = np.lib.format.open_memmap(path, mode="r")
-    except (OSError, ValueError, EOFError) as error:
-        raise InvalidSpec(str(path), "table", f"cannot be read ({error})", "write it with write_table") from error
+    except Exception as error:  # the header is a Python literal: a damaged one can raise anything
+        why = shorten(f"{type(error).__name__}: {error}", 200)
+        raise InvalidSpec(str(path), "table", f"cannot be read ({why})", "write it with write_table") from error
     if rows.dtype != np.dtype("<f4") or rows.ndim != 2 or not rows.flags.c_contiguous or not len(rows):
         problem = f"holds {rows.dtype}{list(rows.shape)}"
         raise InvalidSpec(str(path), "table", problem, f"write a float32 matrix in C order, [rows, {width}]")
@@ -113,5 +118,6 @@ def _mapped(path: Path, width: int) -> NDArray[np.float32]:
         problem = f"its rows have {rows.shape[1]} columns, the feature's shape is [{width}]"
         raise InvalidSpec(str(path), "table", problem, "correct the shape, or write the table anew")
     # Read ahead in the background, so that the first events of each id do not wait for the disk.
-    rows._mmap.madvise(mmap.MADV_WILLNEED)  # type: ignore[attr-defined]
+    with suppress(OSError):
+        rows._mmap.madvise(mmap.MADV_WILLNEED)  # type: ignore[attr-defined]
     return rows.view(np.ndarray)

@@ -2,6 +2,7 @@
 
 import io
 import math
+import zipfile
 from pathlib import Path
 
 import numpy as np
@@ -165,7 +166,15 @@ def npy() -> bytes:
     return buffer.getvalue()
 
 
-@pytest.mark.parametrize("data", [b"", b"PK\x03\x04 and then nothing", b"\x80\x04N.", npy()])
+def damaged() -> bytes:
+    """An archive whose array has a header that no longer parses."""
+    buffer, whole = io.BytesIO(), npy()
+    with zipfile.ZipFile(buffer, "w") as archive:
+        archive.writestr("bias.npy", whole[:12] + b"'" * 8 + whole[20:])
+    return buffer.getvalue()
+
+
+@pytest.mark.parametrize("data", [b"", b"PK\x03\x04 and then nothing", b"\x80\x04N.", npy(), damaged()])
 def test_file_that_is_no_archive_is_not_loaded(tmp_path: Path, data: bytes) -> None:
     files = {"light.npz": data, "spec.toml": SPEC}
     package = write_package(tmp_path, name="broken", version="1", kind="lr", files=files)

@@ -2,7 +2,10 @@
 
 import logging
 import os
-from collections.abc import Callable
+import random
+import resource
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import msgspec
@@ -206,6 +209,12 @@ def _archive(path: Path) -> None:
         np.savez(file, a=matrix(5))
 
 
+def _described(header: str) -> Callable[[Path], object]:
+    """A file with this text where its dtype, order and shape should stand, and many zeros."""
+    padded = header.encode().ljust(117) + b"\n"
+    return lambda path: path.write_bytes(b"\x93NUMPY\x01\x00" + len(padded).to_bytes(2, "little") + padded + bytes(128))
+
+
 BROKEN: dict[str, tuple[Callable[[Path], object], str]] = {
     "no array": (lambda path: path.write_bytes(b"nonsense"), "cannot be read"),
     "empty": (lambda path: path.write_bytes(b""), "cannot be read"),
@@ -218,6 +227,21 @@ BROKEN: dict[str, tuple[Callable[[Path], object], str]] = {
     "an archive": (_archive, "cannot be read"),
     "no rows": (_save(matrix(0)), r"holds float32\[0, 4\]"),
     "gone": (lambda path: None, "cannot be read"),
+    "quotes in the header": (
+        lambda path: path.write_bytes(_whole()[:12] + b"'" * 8 + _whole()[20:]),
+        r"cannot be read \(TokenError: .*\); write it with write_table",
+    ),
+    "a header without end": (_described("(" * 100), r"cannot be read \(\w+: "),
+    "a header of several lines": (_described(" x\n  y\n z"), r"cannot be read \(\w+: "),
+    "a huge shape": (
+        _described("{'descr': '<f4', 'fortran_order': False, 'shape': (10000000000000000000000000000000, 4), }"),
+        r"cannot be read \(OverflowError: ",
+    ),
+    "a shape of a truth": (
+        _described("{'descr': '<f4', 'fortran_order': False, 'shape': (True, 4), }"),
+        r"cannot be read \(TypeError: ",
+    ),
+    "an endless header": (_described(" " * 20_000), r"cannot be read \(ValueError: "),
 }
 
 
@@ -234,8 +258,28 @@ def test_a_broken_file_is_refused_at_the_start(folder: Path, kind: str) -> None:
     path = folder / "t.npy"
     path.unlink()
     BROKEN[kind][0](path)
-    with pytest.raises(InvalidSpec, match=rf"t\.npy: table: .*{BROKEN[kind][1]}"):
+    with pytest.raises(InvalidSpec, match=rf"t\.npy: table: .*{BROKEN[kind][1]}") as caught:
         Table(path, WIDTH)
+    assert "\n" not in str(caught.value)
+
+
+def test_whatever_is_damaged_is_refused_or_still_a_matrix(folder: Path) -> None:
+    whole, path, chance = _whole(), folder / "t.npy", random.Random(1)
+    refused = 0
+    for _ in range(3000):
+        damaged = bytearray(whole[: chance.choice([len(whole), chance.randrange(len(whole))])])
+        for _ in range(chance.choice([0, 1, 2, 5])):
+            place = chance.randrange(len(damaged) or 1)
+            damaged[place : place + 1] = bytes([chance.choice([0, 10, 32, 39, 40, 41, 44, 92, 123, 255])])
+        path.unlink()
+        path.write_bytes(damaged)
+        try:
+            rows = Table(path, WIDTH).rows()
+        except InvalidSpec:
+            refused += 1
+        else:
+            assert (rows.dtype, rows.shape[1:]) == (np.float32, (WIDTH,))
+    assert 1000 < refused < 3000
 
 
 @pytest.mark.parametrize("kind", BROKEN)
@@ -255,6 +299,51 @@ def test_a_broken_new_file_is_logged_once_and_the_old_rows_stay(
         write_table(path, matrix(6, first=1))
         clock.now += 1
         assert table.rows().tolist() == matrix(6, first=1).tolist(), "a whole one is read again"
+
+
+@contextmanager
+def no_descriptors() -> Iterator[None]:
+    """This process can open no file meanwhile."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    free = os.open(os.devnull, os.O_RDONLY)
+    os.close(free)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (free, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+def test_a_file_that_could_not_be_opened_is_tried_again(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
+    clock, path = Clock(), folder / "t.npy"
+    table = Table(path, WIDTH, clock)
+    for first in (100, 200):
+        write_table(path, matrix(3, first=first))
+        before = table.rows()
+        with no_descriptors():
+            for _ in range(3):
+                clock.now += 1
+                assert table.rows() is before
+        clock.now += 1
+        assert table.rows().tolist() == matrix(3, first=first).tolist()
+    assert [record.levelname for record in caplog.records] == ["ERROR", "ERROR"], "once for each new file"
+    assert "Too many open files" in caplog.text
+
+
+def test_a_file_that_goes_and_comes_back_is_the_one_that_was_read(
+    folder: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    clock, path = Clock(), folder / "t.npy"
+    table = Table(path, WIDTH, clock)
+    rows = table.rows()
+    for _ in range(2):
+        path.rename(folder / "away.npy")
+        clock.now += 1
+        assert table.rows() is rows
+        (folder / "away.npy").rename(path)
+        clock.now += 1
+        assert table.rows() is rows
+    assert [record.levelname for record in caplog.records] == ["ERROR", "ERROR"], "once for each time that it is gone"
 
 
 def test_rows_cannot_be_written(folder: Path) -> None:
