@@ -14,7 +14,7 @@ one row of rounding; and no row stays longer than its class's timeout, whatever 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import ceil, inf, isfinite
-from typing import Final, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -53,20 +53,10 @@ class ClassPolicy:
                 raise ValueError(f"class {self.name}: {key}: {value}: must be a positive number")
 
 
-DEFAULT_CLASSES: Final = (
-    ClassPolicy(name="L1", weight=8.0),
-    ClassPolicy(name="L2", weight=4.0),
-    ClassPolicy(name="L3", weight=2.0),
-    ClassPolicy(name="L4", weight=1.0, shed="skip"),
-)
-
-
 class Shed[T](NamedTuple):
     """Rows that will not be scored by the primary engine, and what is to become of them."""
 
     pick: Pick[T]
-    rank: int
-    """Index of their class."""
     policy: ShedPolicy
     why: ShedWhy
 
@@ -74,7 +64,7 @@ class Shed[T](NamedTuple):
 class Classes[T]:
     """Rows waiting in all classes. T is the source of rows (a chunk). Times are seconds of one monotonic clock."""
 
-    def __init__(self, policies: Sequence[ClassPolicy] = DEFAULT_CLASSES, *, max_rows: int = 16_384) -> None:
+    def __init__(self, policies: Sequence[ClassPolicy], *, max_rows: int) -> None:
         """`max_rows` bounds all classes together."""
         if not policies:
             raise ValueError("classes: []: at least one class is needed")
@@ -90,14 +80,6 @@ class Classes[T]:
     @property
     def rows(self) -> int:
         return sum(queue.rows for queue in self._queues)
-
-    @property
-    def nbytes(self) -> float:
-        return sum(queue.nbytes for queue in self._queues)
-
-    def waiting(self, rank: int) -> int:
-        """Rows waiting in one class."""
-        return self._queues[rank].rows
 
     @property
     def earliest(self) -> float:
@@ -123,7 +105,7 @@ class Classes[T]:
             policy, queue = self.policies[rank], self._queues[rank]
             if len(rows) > self._tokens[rank]:
                 admitted = int(self._tokens[rank])
-                shed.append(Shed(Pick(source, rows[admitted:]), rank, policy.shed, "quota"))
+                shed.append(Shed(Pick(source, rows[admitted:]), policy.shed, "quota"))
                 rows = rows[:admitted]
             self._tokens[rank] -= len(rows)
             if not queue.rows:
@@ -145,7 +127,7 @@ class Classes[T]:
     def expire(self, now: float) -> list[Shed[T]]:
         """Shed the rows that have waited for their class's timeout. To be called before `take`."""
         return [
-            Shed(pick, rank, self.policies[rank].shed, "timeout")
+            Shed(pick, self.policies[rank].shed, "timeout")
             for rank, queue in enumerate(self._queues)
             for pick in queue.expire(now)
         ]
@@ -212,7 +194,7 @@ class Classes[T]:
         return min(self._heaviest, policy.weight * (1 + age / policy.aging_s))
 
     def _shed(self, rank: int, rows: int, why: ShedWhy) -> list[Shed[T]]:
-        return [Shed(pick, rank, self.policies[rank].shed, why) for pick in self._queues[rank].drop_last(rows)]
+        return [Shed(pick, self.policies[rank].shed, why) for pick in self._queues[rank].drop_last(rows)]
 
     def _refill(self, now: float) -> None:
         elapsed = max(0.0, now - self._refilled)

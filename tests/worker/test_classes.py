@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from worker.classes import DEFAULT_CLASSES, Classes, ClassPolicy, class_rank
+from worker.classes import Classes, ClassPolicy, class_rank
 from worker.edf import GRAIN_S
 
 
@@ -85,20 +85,18 @@ def test_rows_of_one_chunk_go_to_their_classes() -> None:
     queue = classes(8, 4, 2, 1)
     ranks = np.array([0, 3, 0, 3, 1])
     assert queue.offer("chunk", np.full(5, 0.05), ranks, 100.0, 0.0) == []
-    assert [queue.waiting(rank) for rank in range(4)] == [2, 1, 0, 2]
     rows = {tuple(pick.rows.tolist()) for pick in queue.take(5, 0.0)}
     assert rows == {(0, 2), (4,), (1, 3)}
-    assert (queue.rows, queue.nbytes, queue.earliest, queue.oldest) == (0, 0, inf, inf)
+    assert (queue.rows, queue.earliest, queue.oldest) == (0, inf, inf)
 
 
 def test_above_its_row_bound_a_class_sheds_its_own_last_rows() -> None:
-    queue = Classes[str]([ClassPolicy(name="L1"), ClassPolicy(name="L2", max_rows=100, shed="dead_letter")])
+    policies = [ClassPolicy(name="L1"), ClassPolicy(name="L2", max_rows=100, shed="dead_letter")]
+    queue = Classes[str](policies, max_rows=1000)
     queue.offer("early", np.full(80, 1.0), 1, 100.0, 0.0)
     shed = queue.offer("later", np.full(50, 2.0), 1, 100.0, 0.0)
-    assert [(s.pick.source, len(s.pick.rows), s.rank, s.policy, s.why) for s in shed] == [
-        ("later", 30, 1, "dead_letter", "full")
-    ]
-    assert queue.waiting(1) == 100
+    assert [(s.pick.source, len(s.pick.rows), s.policy, s.why) for s in shed] == [("later", 30, "dead_letter", "full")]
+    assert taken(queue, 1000) == {"early": 80, "later": 20}
 
 
 def test_above_its_byte_bound_a_class_sheds_rows_until_it_holds() -> None:
@@ -106,8 +104,9 @@ def test_above_its_byte_bound_a_class_sheds_rows_until_it_holds() -> None:
     queue.offer("small", np.full(50, 0.1), 0, 10.0, 0.0)
     shed = queue.offer("large", np.full(9, 0.05), 0, 100.0, 0.0)
     assert (shed[0].pick.source, shed[0].why) == ("small", "full")
-    assert queue.nbytes <= 1000
-    assert queue.waiting(0) + sum(len(s.pick.rows) for s in shed) == 59
+    left = taken(queue, 1000)
+    assert left.get("small", 0) * 10 + left["large"] * 100 <= 1000
+    assert sum(left.values()) + sum(len(s.pick.rows) for s in shed) == 59
 
 
 def test_overload_sheds_the_lowest_class_first() -> None:
@@ -116,7 +115,7 @@ def test_overload_sheds_the_lowest_class_first() -> None:
         offer(queue, f"L{rank + 1}", rank, 30)
     shed = offer(queue, "L1", 0, 50)
     assert [(s.pick.source, len(s.pick.rows), s.why) for s in shed] == [("L4", 30, "overload"), ("L3", 10, "overload")]  # type: ignore[attr-defined]
-    assert [queue.waiting(rank) for rank in range(4)] == [50, 30, 20, 0]
+    assert taken(queue, 1000) == {"L1": 50, "L2": 30, "L3": 20}
 
 
 def test_a_class_without_lower_ones_sheds_itself() -> None:
@@ -182,11 +181,10 @@ def test_no_class_starves_and_every_admitted_row_leaves_once_within_its_bound(
         for rank, rows, budget in offers:
             source += 1
             inside |= {(source, row): Row(rank, now, total, same[rank]) for row in range(rows)}
-            for shed in queue.offer(source, np.full(rows, now + budget), rank, 1.0, now):
-                lower = [r for r in range(shed.rank + 1, 4) if queue.waiting(r)]
-                assert not lower  # nothing of a lower class stays while this one sheds
-                for row in shed.pick.rows.tolist():
-                    del inside[shed.pick.source, row]
+            all_shed = queue.offer(source, np.full(rows, now + budget), rank, 1.0, now)
+            gone = [inside.pop((shed.pick.source, row)) for shed in all_shed for row in shed.pick.rows.tolist()]
+            highest = min((row.rank for row in gone), default=4)
+            assert all(row.rank <= highest for row in inside.values())  # nothing of a lower class stays while one sheds
         before = [total, *same]
         picks = queue.take(most, now)
         for pick in picks:
@@ -209,7 +207,7 @@ def test_no_class_starves_and_every_admitted_row_leaves_once_within_its_bound(
 @settings(max_examples=100, deadline=None)
 @given(st.lists(st.tuples(st.floats(0.0, 0.1), st.floats(-1.0, 5.0)), min_size=2, max_size=60))
 def test_a_row_is_never_overtaken_by_one_offered_after_its_timeout(offers: list[tuple[float, float]]) -> None:
-    queue, now = Classes[int]([ClassPolicy(name="L1", timeout_s=0.3)]), 0.0
+    queue, now = Classes[int]([ClassPolicy(name="L1", timeout_s=0.3)], max_rows=100), 0.0
     offered = []
     for source, (elapsed, budget) in enumerate(offers):
         now += elapsed
@@ -229,8 +227,9 @@ def test_impossible_classes_name_their_key(options: dict[str, float]) -> None:
 
 def test_no_classes_are_refused() -> None:
     with pytest.raises(ValueError, match="at least one class"):
-        Classes[int]([])
+        Classes[int]([], max_rows=100)
 
 
 def test_class_by_name() -> None:
-    assert [class_rank(name, DEFAULT_CLASSES, 2) for name in (b"L1", "L4", b"\xff", None)] == [0, 3, 2, 2]
+    policies = [ClassPolicy(name=f"L{number}") for number in range(1, 5)]
+    assert [class_rank(name, policies, 2) for name in (b"L1", "L4", b"\xff", None)] == [0, 3, 2, 2]
