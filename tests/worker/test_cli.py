@@ -20,7 +20,7 @@ from schemas.spec import builtin
 from tests.models import tiny_package
 from worker.cli import COMMANDS
 from worker.cli.client import partitions, quiet
-from worker.cli.demo.session import Show, create_topics
+from worker.cli.demo.session import PARTITIONS, Show, create_topics
 from worker.cli.demo.traffic import Source, criteo, live_room
 from worker.cli.demo.worker_process import to_toml
 from worker.cli.openloop import OpenLoop
@@ -275,9 +275,9 @@ def test_the_demos_topics(bootstrap: str) -> None:
     asyncio.run(create_topics(Show(bootstrap, [source], 1.0, 1.0, embedded=True)))
     found = asyncio.run(partitions({"bootstrap_servers": [bootstrap]}))
     assert {topic: count for topic, count in found.items() if topic.startswith("demo.")} == {
-        "demo.tips": 2,
-        "demo.tips.scores": 2,
-        "demo.tips.dead": 2,
+        "demo.tips": PARTITIONS,
+        "demo.tips.scores": PARTITIONS,
+        "demo.tips.dead": PARTITIONS,
     }
 
 

@@ -13,14 +13,21 @@ import click
 from worker.cli.client import quiet
 from worker.cli.loop import run, run_until_signal
 
+EMBEDDED_S = 60.0
+"""How long events are sent to the embedded broker where nothing else is asked: after that it is visibly slower."""
+
 
 @click.command()
-@click.option("--seconds", type=click.FloatRange(min=0, min_open=True), help="End after so long.  [default: at Ctrl-C]")
+@click.option(
+    "--seconds",
+    type=click.FloatRange(min=0, min_open=True),
+    help=f"End after so long.  [default: {EMBEDDED_S:g}, with --bootstrap at Ctrl-C]",
+)
 @click.option("--bootstrap", metavar="HOST:PORT,...", help="A running Kafka.  [default: an embedded broker in memory]")
 @click.option(
     "--rate",
     type=click.FloatRange(min=0, min_open=True),
-    default=100.0,
+    default=50.0,
     show_default=True,
     help="Events a second of each of the two topics, open loop.",
 )
@@ -33,7 +40,8 @@ def demo(seconds: float | None, bootstrap: str | None, rate: float, budget_ms: f
     event was due, at an open-loop rate, to the time its score was seen.
 
     With --bootstrap the topics get names of their own and are deleted in the end. The embedded broker keeps all
-    records in memory: the demo ends by itself after 1 GiB. Exit code 1 when an event has no score.
+    records in memory and gets slower with each: the demo ends by itself after a minute, and after 1 GiB at the latest.
+    Exit code 1 when an event has no score.
     """
     from worker.cli.demo import view
     from worker.cli.demo.models import model
@@ -47,6 +55,8 @@ def demo(seconds: float | None, bootstrap: str | None, rate: float, budget_ms: f
         server = bootstrap or stack.enter_context(_broker()).bootstrap
         say(f"broker {server}" + ("" if bootstrap else " (embedded, in memory)"))
         prefix = f"scorelane-demo-{secrets.token_hex(3)}." if bootstrap else ""
+        if seconds is None and not bootstrap:
+            seconds = EMBEDDED_S
         show = Show(server, _sources(prefix), rate, seconds, embedded=not bootstrap)
         run(create_topics(show))
         if bootstrap:

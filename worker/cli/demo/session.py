@@ -20,8 +20,9 @@ from worker.cli.demo.worker_process import WorkerProcess
 from worker.cli.loop import wait_for_stop
 from worker.errors import WorkerError
 
-PARTITIONS = 2
-"""Of each topic. The embedded broker answers one request a connection at a time; more of them cost latency."""
+PARTITIONS = 4
+"""Of each topic. The embedded broker takes longer for a fetch the more records a partition holds; more partitions cost
+latency, since it answers one request a connection at a time."""
 MOST_BYTES = 1 << 30
 """Values sent to the embedded broker, which keeps them all in memory, before the demo ends by itself."""
 CATCH_UP_S = 15.0

@@ -110,8 +110,8 @@ def summary(rows: Sequence[Row], seconds: float) -> str:
             lines.append(f"  last score: {printable(str(score.key))} = {decimals(score)}{by}")
     if any(row.observed.counts.late > MANY_LATE * row.observed.counts.scores for row in rows):
         lines.append(
-            "Many were late: broker, events, worker and this view share the machine, and it is too busy for the rate; "
-            "try a smaller --rate."
+            "Many were late: broker, events, worker and this view share the machine, and it is too busy for the rate, "
+            "or the embedded broker, slower with each record, has too many: try a smaller --rate or fewer --seconds."
         )
     return "\n".join(lines)
 
