@@ -2,12 +2,14 @@
 
 from collections.abc import Callable
 from importlib import import_module
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 from engines import extras
 from engines.base import Engine
 from engines.errors import LoadError
 from engines.package import Package
+
+EngineKind = Literal["trt", "ort", "trees", "light", "constant"]
 
 KINDS: Final = {
     "ort": ("engines.ort", "OrtEngine"),

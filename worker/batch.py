@@ -4,19 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol
+from typing import Literal, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
+from schemas.dead_letter import Header
 from schemas.rows import Rows, Tensors
 from worker.classes import ShedPolicy, ShedWhy
 from worker.edf import ranges
 from worker.ledger import LedgerEntry
-
-if TYPE_CHECKING:
-    from worker.deadline import Headers
-
 
 ClosedBy = Literal["full", "enough", "due", "idle", "drain", "busy"]
 
@@ -33,7 +30,7 @@ class Record(Protocol):
     @property
     def value(self) -> bytes | None: ...
     @property
-    def headers(self) -> Headers: ...
+    def headers(self) -> Sequence[Header]: ...
 
 
 @dataclass(slots=True, eq=False)

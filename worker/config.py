@@ -15,14 +15,22 @@ from typing import Annotated, Any, Literal, Self
 import msgspec
 from msgspec import Meta
 
-from worker.config_quality import AlarmConfig, BreakerConfig, ClassConfig, OptionalTopic, SegmentConfig
+from engines import EngineKind
+from schemas.wire import Format
+from worker.config_quality import (
+    AlarmConfig,
+    BreakerConfig,
+    ClassConfig,
+    Milliseconds,
+    OptionalTopic,
+    SegmentConfig,
+)
+from worker.deadline import DeadlineBase, EventDeadline
+from worker.route import LatePolicy
 
 Positive = Annotated[int, Meta(ge=1, le=(1 << 31) - 1)]
-Milliseconds = Annotated[int, Meta(ge=1, le=86_400_000)]
 TopicName = Annotated[str, Meta(pattern=r"^(?!\.{1,2}$)[a-zA-Z0-9._-]{1,249}$")]
 Servers = Annotated[str, Meta(pattern=r"^\s*[^\s,:]\S*:\d{1,5}(\s*,\s*[^\s,:]\S*:\d{1,5})*\s*$")]
-EngineKind = Literal["trt", "ort", "trees", "light", "constant"]
-Format = Literal["msgpack", "json"]
 SECRETS = frozenset({"ssl_password", "sasl_password"})
 """Keys whose values are never printed."""
 
@@ -151,9 +159,9 @@ class TopicConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     """Engines that take over when the primary fails or is late, in this order."""
     budget_ms: Annotated[float, Meta(gt=0, le=3_600_000)] = 50.0
     """Time for an event that brings no deadline of its own."""
-    deadline: Literal["timestamp", "arrival"] = "timestamp"
+    deadline: DeadlineBase = "timestamp"
     """Where `budget_ms` begins: the record's timestamp, or its arrival at the worker."""
-    event_deadline: Literal["absolute", "relative", "ignore"] = "absolute"
+    event_deadline: EventDeadline = "absolute"
     """An event's own deadline, its field or the record header `deadline_ms` (a number as text): milliseconds since the
     epoch, milliseconds after where `budget_ms` begins, or not used. It can only shorten `budget_ms`."""
     max_batch: Annotated[int, Meta(ge=1, le=65_536)] = 256
@@ -165,7 +173,7 @@ class TopicConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     primary_above_ms: Annotated[float, Meta(ge=0)] | Literal["predicted"] = "predicted"
     """Remaining budget that an event must have for the primary engine; with less the next engine scores it at once.
     "predicted": what the batch is expected to take. 0: always the primary first. Below `budget_ms`."""
-    late: Literal["score", "light", "skip", "dead_letter"] = "score"
+    late: LatePolicy = "score"
     """Events that are past their deadline when they are reached: scored all the same, scored by the last engine of
     `fallback`, published without a score, or dead-lettered. The last two also when no engine can make it in time."""
     service_class: str = ""

@@ -1,13 +1,14 @@
 """Configuration of what happens under pressure: classes of service, breaker, alarms, segments."""
 
-from typing import Annotated, Literal
+from typing import Annotated
 
 import msgspec
 from msgspec import Meta
 
+from engines import EngineKind
 from worker.alarms import AlarmPolicy
 from worker.breaker import BreakerPolicy
-from worker.classes import ClassPolicy
+from worker.classes import ClassPolicy, ShedPolicy
 from worker.route import SegmentRule
 
 Milliseconds = Annotated[int, Meta(ge=1, le=86_400_000)]
@@ -32,7 +33,7 @@ class ClassConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     """Most events a second admitted into one lane, with one second of burst; above, they are shed. 0: no limit."""
     aging_ms: Milliseconds = 1_000
     """Wait of the oldest event that doubles the weight, so that no class starves."""
-    shed: Literal["light", "skip", "dead_letter"] = "light"
+    shed: ShedPolicy = "light"
     """What becomes of shed events: scored by the last engine (topics then need a `fallback`), published without a
     score, or dead-lettered."""
 
@@ -149,7 +150,7 @@ class SegmentConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     """Its model package; the spec must have the same inputs as the topic's. Required."""
     tensor: str
     """Model input that holds the feature. Required."""
-    engine: Literal["trt", "ort", "trees", "light", "constant"] = "light"
+    engine: EngineKind = "light"
     """Engine for the segment's model."""
     column: Annotated[int, Meta(ge=0)] = 0
     """Column of the feature in that input."""

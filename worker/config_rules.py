@@ -5,9 +5,7 @@ from collections.abc import Iterator
 
 from worker.committer import COMMIT_TIMEOUT_S
 from worker.config import Config, KafkaConfig, TopicConfig
-from worker.config_rules_quality import quality_rules
-
-type Found = tuple[str, str, str, str]
+from worker.config_rules_quality import Found, quality_rules
 
 
 def rules(config: Config) -> Iterator[Found]:

@@ -7,6 +7,7 @@ from worker.config import Config, TopicConfig
 from worker.route import OWN_REASONS
 
 type Found = tuple[str, str, str, str]
+"""Key, value, problem, remedy."""
 
 NO_FALLBACK = "there is no engine beside the primary"
 

@@ -7,13 +7,16 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from schemas.dead_letter import Header
+
 DEADLINE_HEADER = "deadline_ms"
 """Record header with the deadline in ASCII milliseconds, absolute or relative as the topic's rule says."""
 
 MAX_DEADLINE_MS = 8.64e15
 """As in events' own fields; what is left of any deadline up to it can be published as an integer."""
 
-Headers = Sequence[tuple[str, bytes | None]]
+DeadlineBase = Literal["timestamp", "arrival"]
+EventDeadline = Literal["absolute", "relative", "ignore"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,8 +30,8 @@ class DeadlineRule:
     """
 
     budget_ms: float
-    base: Literal["timestamp", "arrival"] = "timestamp"
-    event_deadline: Literal["absolute", "relative", "ignore"] = "absolute"
+    base: DeadlineBase = "timestamp"
+    event_deadline: EventDeadline = "absolute"
 
     def deadlines(
         self,
@@ -54,7 +57,7 @@ class DeadlineRule:
         return np.asarray(now + left_ms / 1000.0)
 
 
-def header_deadline_ms(headers: Headers) -> float:
+def header_deadline_ms(headers: Sequence[Header]) -> float:
     """The `deadline_ms` header as a number, NaN where it is absent, no number or no time."""
     for name, value in headers:
         if name == DEADLINE_HEADER and value is not None:

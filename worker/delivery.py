@@ -5,7 +5,7 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from schemas.dead_letter import DeadLetter
+from schemas.dead_letter import DeadLetter, Header
 from schemas.errors import InvalidEvent
 from worker.alarms import Alarms
 from worker.batch import Record, Segment
@@ -13,7 +13,7 @@ from worker.clock import Clock
 from worker.config import TopicConfig
 from worker.metrics import Metrics
 from worker.outcome import SKIPPED, Outcome
-from worker.publisher import Acknowledgement, Headers, Messages, Sender
+from worker.publisher import Acknowledgement, Messages, Sender
 from worker.route import OWN_REASONS
 from worker.scores import ScoreEncoder
 from worker.troubles import Dead, Troubles
@@ -143,7 +143,7 @@ class DeliveryDesk:
 
     def _dead_letter(
         self, segment: Segment, record: Record, error: InvalidEvent
-    ) -> tuple[bytes | None, bytes | None, Headers]:
+    ) -> tuple[bytes | None, bytes | None, list[Header]]:
         return DeadLetter(
             reason=error.reason,
             detail=error.detail,

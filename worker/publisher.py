@@ -14,6 +14,7 @@ from aiokafka import AIOKafkaProducer
 from aiokafka.errors import KafkaError, MessageSizeTooLargeError
 from aiokafka.producer.message_accumulator import BatchBuilder
 
+from schemas.dead_letter import Header
 from worker.config import KafkaConfig, WorkerConfig
 from worker.errors import BrokerUnreachable, PublishFailed
 from worker.reconnect import pause_between_failures
@@ -33,16 +34,13 @@ TRUNCATED_BYTES: Final = 1024
 """What is kept of the value of a single message that the brokers refuse as too large."""
 
 
-Headers = list[tuple[str, bytes | None]]
-
-
 @dataclass(slots=True)
 class Messages:
     """Messages of one partition as columns, in order. `headers` None: none has any."""
 
     keys: list[bytes | None] = field(default_factory=list)
     values: list[bytes | None] = field(default_factory=list)
-    headers: list[Headers] | None = None
+    headers: list[list[Header]] | None = None
 
     def __len__(self) -> int:
         return len(self.keys)
@@ -52,7 +50,7 @@ class Messages:
         self.keys += keys
         self.values += values
 
-    def add_one(self, key: bytes | None, value: bytes | None, headers: Headers) -> None:
+    def add_one(self, key: bytes | None, value: bytes | None, headers: list[Header]) -> None:
         if self.headers is None:
             self.headers = []
         self.keys.append(key)
@@ -234,7 +232,7 @@ def _smaller(messages: Messages) -> tuple[Messages | None, str]:
     return smaller, f"its {part} of {size} bytes"
 
 
-def _noting(headers: Headers, name: str, number: int) -> Headers:
+def _noting(headers: list[Header], name: str, number: int) -> list[Header]:
     """With what was left out, unless an earlier cut says more of it already."""
     return headers if any(of == name for of, _ in headers) else [*headers, (name, b"%d" % number)]
 
@@ -246,7 +244,7 @@ def _fill(builder: BatchBuilder, messages: Messages, timestamp_ms: int) -> int:
     as long again.
     """
     append = builder._builder.append
-    headers: Iterable[Headers] = messages.headers if messages.headers is not None else repeat([])
+    headers: Iterable[list[Header]] = messages.headers if messages.headers is not None else repeat([])
     appended = 0
     for key, value, of_one in zip(messages.keys, messages.values, headers, strict=False):
         if append(appended, timestamp_ms, key=key, value=value, headers=of_one) is None:

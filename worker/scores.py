@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterable, Iterator
 from itertools import repeat, starmap
-from typing import Final, Literal
+from typing import Final
 
 import msgspec
 import numpy as np
@@ -10,10 +10,9 @@ from numpy.typing import NDArray
 
 from schemas.rows import EventKey
 from schemas.score import JsonScore
+from schemas.wire import Format
 from worker.batch import Segment
 from worker.outcome import SKIPPED, Outcome
-
-Format = Literal["msgpack", "json"]
 
 LONGEST_KEY: Final = 4096
 """Bytes of a record key that is repeated as text in its score."""

@@ -5,12 +5,10 @@ from itertools import accumulate
 
 from schemas.spec import ModelSpec
 from worker.config_quality import SegmentConfig
-
-type Misfit = tuple[str, str, str, str]
-"""Key, value, problem, remedy."""
+from worker.config_rules_quality import Found
 
 
-def misfits(segment: SegmentConfig, spec: ModelSpec, own: ModelSpec) -> Iterator[Misfit]:
+def misfits(segment: SegmentConfig, spec: ModelSpec, own: ModelSpec) -> Iterator[Found]:
     """`spec` is that of the topic's model, `own` that of the segment's."""
     if own.tensors != spec.tensors:
         problem = f"its inputs are {_shown(own)}, those of the topic's model {_shown(spec)}"

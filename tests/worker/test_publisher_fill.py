@@ -1,14 +1,15 @@
 import pytest
 from aiokafka.producer.message_accumulator import BatchBuilder
 
-from worker.publisher import Headers, Messages, _fill
+from schemas.dead_letter import Header
+from worker.publisher import Messages, _fill
 
 KEYS: list[bytes | None] = [b"a", None, b"c"]
 VALUES: list[bytes | None] = [b"1" * 10, b"2" * 20, None]
 
 
 @pytest.mark.parametrize("headers", [None, [[("h", b"x")], [], [("n", None)]]])
-def test_a_filled_batch_is_the_one_that_the_client_itself_builds(headers: list[Headers] | None) -> None:
+def test_a_filled_batch_is_the_one_that_the_client_itself_builds(headers: list[list[Header]] | None) -> None:
     ours, theirs = BatchBuilder(1 << 16, 0), BatchBuilder(1 << 16, 0)
     assert _fill(ours, Messages(KEYS, VALUES, headers), 1234) == 3
     for index, (key, value) in enumerate(zip(KEYS, VALUES, strict=True)):

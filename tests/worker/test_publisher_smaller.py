@@ -1,13 +1,13 @@
 """A message that the brokers refuse as too large goes without its largest part: refused for good, it would end the
 worker, again after each restart."""
 
-from schemas.dead_letter import DeadLetter
-from worker.publisher import Headers, Messages, _smaller
+from schemas.dead_letter import DeadLetter, Header
+from worker.publisher import Messages, _smaller
 
-OURS: Headers = [("scorelane.reason", b"malformed"), ("scorelane.detail", b"d" * 1000)]
+OURS: list[Header] = [("scorelane.reason", b"malformed"), ("scorelane.detail", b"d" * 1000)]
 
 
-def one(key: bytes | None, value: bytes | None, headers: Headers) -> Messages:
+def one(key: bytes | None, value: bytes | None, headers: list[Header]) -> Messages:
     messages = Messages()
     messages.add_one(key, value, headers)
     return messages

@@ -3,10 +3,11 @@ import numpy as np
 import pytest
 
 from schemas.score import JsonScore, Score
+from schemas.wire import Format
 from tests.worker.chunks import Maker
 from worker.batch import Batch, Segment
 from worker.outcome import Outcome
-from worker.scores import Format, ScoreEncoder, event_keys
+from worker.scores import ScoreEncoder, event_keys
 
 
 def encoded(

@@ -7,10 +7,11 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import click
 
+from schemas.wire import Format
 from worker.cli.client import client_args, connection_options, partitions_of, quiet, started
 from worker.cli.loop import run_until_signal
 from worker.cli.openloop import OpenLoop
@@ -50,7 +51,7 @@ def produce(
     config_path: Path | None,
     bootstrap: str | None,
     model: str | None,
-    format_: Literal["msgpack", "json"] | None,
+    format_: Format | None,
     as_is: bool,
     rate: float,
     count: int | None,

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 import msgspec
 
+from schemas.dead_letter import Header
 from schemas.score import JsonScore, Score
 
 
@@ -44,7 +45,7 @@ class ReadDeadLetter(msgspec.Struct, frozen=True, kw_only=True):
         return "{}/{}@{}".format(*parts)
 
 
-def dead(key: bytes | None, headers: Iterable[tuple[str, bytes | None]]) -> ReadDeadLetter | None:
+def dead(key: bytes | None, headers: Iterable[Header]) -> ReadDeadLetter | None:
     """The dead letter that the record of this key and these headers is, or None. Of equal headers the last one counts:
     the worker's own come after those of the event."""
     found = dict(headers)

@@ -18,7 +18,7 @@ from typing import Final
 from aiokafka import TopicPartition
 from aiokafka.abc import ConsumerRebalanceListener
 
-from worker.deadline import Headers
+from schemas.dead_letter import Header
 from worker.pacing import Terms
 from worker.publisher import Messages
 from worker.replay.clock import ReplayClock
@@ -52,7 +52,7 @@ class Arrival:
     timestamp: int
     key: bytes | None
     value: bytes | None
-    headers: Headers
+    headers: Sequence[Header]
 
     @property
     def size(self) -> int:

@@ -1,13 +1,14 @@
 """Absolute deadlines of recorded events, moved to the time at which the events come now."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import msgspec
 
+from schemas.dead_letter import Header
 from schemas.spec import ModelSpec
 from schemas.wire import Format, wire
-from worker.deadline import DEADLINE_HEADER, Headers, header_deadline_ms
+from worker.deadline import DEADLINE_HEADER, header_deadline_ms
 
 
 class Retimer:
@@ -39,7 +40,7 @@ class Retimer:
         body[self._place] = deadline + shift_ms
         return self._encode(body)
 
-    def headers(self, headers: Headers, shift_ms: float) -> Headers:
+    def headers(self, headers: Sequence[Header], shift_ms: float) -> Sequence[Header]:
         deadline = header_deadline_ms(headers)
         if not shift_ms or deadline != deadline:
             return headers

@@ -6,6 +6,8 @@ from typing import Final, Self
 
 import msgspec
 
+from schemas.dead_letter import Header
+
 FORMAT: Final = 1
 
 
@@ -25,7 +27,7 @@ class TraceRecord(msgspec.Struct, frozen=True, gc=False):
     """Milliseconds since the epoch; recorded ones are whole."""
     key: bytes | None
     value: bytes | None
-    headers: tuple[tuple[str, bytes | None], ...] = ()
+    headers: tuple[Header, ...] = ()
 
 
 class Trace(msgspec.Struct, frozen=True):
