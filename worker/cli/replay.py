@@ -111,8 +111,9 @@ def replay(
     """Play TRACE (or made-up traffic) through the whole worker, without brokers, and say what became of the events.
 
     In simulated time engines take what --service says, nothing else takes long, and the same call prints the same
-    bytes. Faults: slow:ENGINE:FACTOR:2s-4s, hang:ENGINE:2s-4s, error:ENGINE:2s-4s, lost:ENGINE:2s, pause:2s-2.5s,
-    jump:+30s:2s; ENGINE is a kind or "primary". Exit code 1 when an event was lost, which would be a bug.
+    bytes if --service names every engine of the topic. Faults: slow:ENGINE:FACTOR:2s-4s, hang:ENGINE:2s-4s,
+    error:ENGINE:2s-4s, lost:ENGINE:2s, pause:2s-2.5s, jump:+30s:2s; ENGINE is a kind or "primary". Exit code 1 when an
+    event was lost, which would be a bug.
     """
     from worker.config import Config
     from worker.replay.faults import Fault
