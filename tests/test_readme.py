@@ -1,6 +1,7 @@
 """What the README shows is what happens: its score, its event, its table of features, its package, its health pages."""
 
 import re
+import subprocess
 from pathlib import Path
 from typing import Literal
 
@@ -13,6 +14,7 @@ from schemas.decoder import Decoder
 from schemas.score import JsonScore
 from schemas.spec import ModelSpec
 from schemas.tables import Table
+from tests.kafka.process import free_port
 from tests.models import tiny_package
 from tests.test_docs import README, fences
 from worker.health import Facts, not_live, not_ready
@@ -96,6 +98,13 @@ def test_the_package_of_the_readme_is_written(tmp_path: Path, monkeypatch: pytes
     exec(compile(code, "README.md", "exec"), {})
     package = Package.open(tmp_path / "models" / "ctr")
     assert (package.version, package.manifest.metrics["base_rate"]) == ("1", 0.03)
+
+
+def test_the_wait_for_the_worker_ends_with_the_worker() -> None:
+    [wait] = [line for body in fences(README, "bash") for line in body.splitlines() if line.startswith("until ")]
+    unanswered = wait.replace("localhost:8080", f"localhost:{free_port()}")
+    assert unanswered != wait
+    subprocess.run(["bash", "-euo", "pipefail", "-c", f"false &\n{unanswered}"], timeout=60, check=True)
 
 
 def test_health_answers_as_the_readme_says() -> None:
