@@ -1,5 +1,6 @@
 """The admin pages over real HTTP, on a free port."""
 
+import asyncio
 import json
 import os
 import re
@@ -7,12 +8,15 @@ import resource
 import socket
 from collections.abc import AsyncIterator, Mapping
 from io import BytesIO
+from itertools import islice
 from pathlib import Path
 
 import aiohttp
 import pytest
 
-from worker.admin import Admin
+from worker import admin
+from worker.admin import MAX_CONNECTIONS, Admin
+from worker.cli.loop import run
 from worker.errors import WorkerError
 from worker.metrics import Metrics
 from worker.webhook import MAX_BODY_BYTES, Authenticator, WebhookError, parse
@@ -25,6 +29,8 @@ class Site:
         self.dead: list[str] = []
         self.unready: list[str] = []
         self.alarms = 0
+        self.port = 0
+        self._writers: list[asyncio.StreamWriter] = []
         self.metrics = Metrics()
         self._authenticator = Authenticator(tokens)
         self.admin = Admin(
@@ -41,6 +47,19 @@ class Site:
         alerts = len(parse(body))
         self.alarms += alerts
         return f"{alerts} taken"
+
+    async def connect(self, sent: bytes) -> asyncio.StreamReader:
+        """A connection that has sent so much of a request."""
+        reader, writer = await asyncio.open_connection("127.0.0.1", self.port)
+        self._writers.append(writer)
+        writer.write(sent)
+        await writer.drain()
+        return reader
+
+    async def disconnect(self) -> None:
+        for writer in self._writers:
+            writer.close()
+        await asyncio.gather(*(writer.wait_closed() for writer in self._writers), return_exceptions=True)
 
     async def get(self, path: str) -> tuple[int, str]:
         async with self.client.get(path) as answer:
@@ -69,9 +88,11 @@ async def _sites(tokens: list[str]) -> AsyncIterator[Site]:
     made = Site(tokens)
     port = await made.admin.start()
     try:
+        made.port = port
         async with aiohttp.ClientSession(f"http://127.0.0.1:{port}") as made.client:
             yield made
     finally:
+        await made.disconnect()
         await made.admin.stop()
 
 
@@ -152,6 +173,75 @@ async def test_other_paths_and_methods_do_nothing(site: Site) -> None:
     assert (await site.get("/alarms"))[0] == 405
     assert (await site.post(BODY, path="/readyz"))[0] == 405
     assert (await site.get("/"))[0] == 404
+
+
+HEAD = b"POST /alarms HTTP/1.1\r\nHost: a\r\nContent-Length: 10\r\nAuthorization: Bearer secret\r\n"
+UNFINISHED = [b"", b"G", HEAD, HEAD + b"\r\n", HEAD + b"\r\n12345"]
+
+
+async def ended(reader: asyncio.StreamReader) -> bytes:
+    """What comes until the other side ends the connection."""
+    try:
+        return await reader.read()
+    except ConnectionResetError:
+        return b""
+
+
+@pytest.mark.parametrize("sent", UNFINISHED)
+async def test_idle_connections_make_room_for_the_next_ones(site: Site, sent: bytes) -> None:
+    readers = [await site.connect(sent) for _ in range(3 * MAX_CONNECTIONS)]
+    assert await site.get("/healthz") == (200, "ok\n")
+    async with asyncio.timeout(5):
+        for reader in readers[: 2 * MAX_CONNECTIONS + 1]:
+            assert await ended(reader) == b""
+    assert not any(reader.at_eof() or reader.exception() for reader in readers[2 * MAX_CONNECTIONS + 1 :])
+
+
+async def test_a_burst_of_connections_leaves_the_same_number_open(site: Site) -> None:
+    burst = 5 * MAX_CONNECTIONS
+    readers = await asyncio.gather(*(site.connect(b"") for _ in range(burst)))
+    assert await site.get("/healthz") == (200, "ok\n")
+    async with asyncio.timeout(5):
+        for ending in islice(asyncio.as_completed([ended(reader) for reader in readers]), burst - MAX_CONNECTIONS + 1):
+            assert await ending == b""
+
+
+@pytest.mark.parametrize("sent", UNFINISHED)
+async def test_a_request_that_is_not_finished_in_time_is_cut_off(
+    site: Site, sent: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(admin, "CONNECTION_S", 0.05)
+    reader = await site.connect(sent)
+    async with asyncio.timeout(5):
+        assert await ended(reader) == b""
+
+
+def test_the_loop_that_the_commands_use_closes_connections_as_well(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(admin, "CONNECTION_S", 0.5)
+
+    async def main() -> None:
+        async for site in _sites([]):
+            readers = [await site.connect(b"G") for _ in range(MAX_CONNECTIONS + 1)]
+            assert await site.get("/healthz") == (200, "ok\n")
+            async with asyncio.timeout(5):
+                assert [await ended(reader) for reader in readers] == [b""] * len(readers)
+
+    run(main())
+
+
+async def test_a_connection_is_for_one_request(site: Site) -> None:
+    reader = await site.connect(b"GET /healthz HTTP/1.1\r\nHost: a\r\n\r\n" * 2)
+    async with asyncio.timeout(5):
+        answer = await ended(reader)
+    assert (answer.count(b"HTTP/1.1 200 OK"), answer.count(b"Connection: close")) == (1, 1)
+
+
+async def test_half_a_request_does_not_hold_up_the_end(site: Site) -> None:
+    reader = await site.connect(UNFINISHED[-1])
+    assert await site.get("/healthz") == (200, "ok\n"), "the half is there too"
+    async with asyncio.timeout(5):
+        await site.admin.stop()
+        assert await ended(reader) == b""
 
 
 async def test_a_port_that_is_taken_is_named() -> None:
