@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Coroutine, Iterator, Sequence
 from typing import Final, NamedTuple
 
@@ -12,6 +11,7 @@ import numpy as np
 from engines.base import Features, Scores
 from engines.errors import DeviceLost, EngineError
 from schemas.errors import InvalidEvent
+from worker.attempt import Attempt
 from worker.batch import Batch
 from worker.clock import Clock
 from worker.errors import NoEngineLeft
@@ -19,15 +19,6 @@ from worker.outcome import NO_SCORES, Absent, Outcome, Overdue, Tier, unscored
 from worker.route import Candidate, Route, Router
 from worker.service_time import REFRESH_S, ServiceTime
 from worker.troubles import Troubles
-
-log = logging.getLogger("scorelane.dispatcher")
-
-HANG_FACTOR: Final = 10.0
-"""A batch that takes this many times its predicted time is taken for hung."""
-HANG_FLOOR_S: Final = 2.0
-"""No batch is taken for hung before this, so that a busy machine's pause is not."""
-PAUSE_S: Final = 0.1
-"""A wait that lasts this much longer than it should was no wait: this process did not run, nor did the engine."""
 
 TURN_S: Final = 0.002
 TURN_PART: Final = 0.1
@@ -190,97 +181,44 @@ class Dispatcher:
         self, tier: Tier, following: Tier | None, batch: Batch, features: Features, tasks: asyncio.TaskGroup
     ) -> Scores:
         """Scores from one engine. Raises `Overdue`, `TimeoutError` (hung), `EngineError`."""
-        started = self._clock.monotonic()
-        rows = len(batch)
         generation = None
         if tier.breaker is not None:
-            generation = tier.breaker.admit(started)
+            generation = tier.breaker.admit(self._clock.monotonic())
             if generation is None:
                 raise Absent("its breaker refuses it")
+        attempt = Attempt(tier, features, len(batch), generation, self._clock)
         if tier.runs.inline:
-            return await self._observed(tier, features, rows, generation, started)
-        patience = max(HANG_FLOOR_S, HANG_FACTOR * tier.service_time.predict(rows))
-        run = tasks.create_task(self._guarded(tier, features, rows, generation, started))
-        wait_s = patience
-        if following is not None:
-            # Twice: another lane's batch may be before this one at the engine that they share.
-            reserve = 2 * following.service_time.predict(rows) + self._publishing.predict(rows)
-            deadlines = batch.deadlines()
-            in_time = float(deadlines[deadlines > started].min(initial=np.inf)) - reserve - started
-            in_time -= min(TURN_S, TURN_PART * in_time)
-            if 0.0 < in_time < patience:  # below 0 nobody can answer in time, and the better score is worth the wait
-                wait_s = in_time
-        done, _ = await asyncio.wait({run}, timeout=wait_s)
-        if not done and self._clock.monotonic() - started > wait_s + PAUSE_S:
-            done, _ = await asyncio.wait({run}, timeout=patience)
-        if done:
-            result = run.result()
-            if isinstance(result, EngineError):
-                raise result
-            return result
-        if tier.breaker is not None and generation is not None:
-            tier.breaker.failed(generation, self._clock.monotonic())
-        if wait_s < patience:
-            tasks.create_task(self._left_behind(tier, run, patience - wait_s))
-            whom = following.engine if following is not None else "anyone"
-            raise Overdue(f"still in work after {wait_s * 1000:.1f} ms, the last moment for {whom}")
-        await self._retire(tier, run)
-        raise TimeoutError
+            return await attempt.run()
+        return await attempt.answer(self._wait_s(batch, following), tasks)
 
-    async def _guarded(
-        self, tier: Tier, features: Features, rows: int, generation: int | None, started: float
-    ) -> Scores | EngineError:
-        """The run as a task: what the engine raises is a result, so that it ends no task group."""
-        try:
-            return await self._observed(tier, features, rows, generation, started)
-        except EngineError as error:
-            return error
-
-    async def _observed(
-        self, tier: Tier, features: Features, rows: int, generation: int | None, started: float
-    ) -> Scores:
-        """Run, and tell the service time and the breaker."""
-        tier.ran_at = started
-        try:
-            scores = await tier.runs.run(features)
-        except DeviceLost:
-            if tier.breaker is not None:
-                tier.breaker.lose(self._clock.monotonic())
-            raise
-        except EngineError:
-            if tier.breaker is not None and generation is not None:
-                tier.breaker.failed(generation, self._clock.monotonic())
-            raise
-        now = self._clock.monotonic()
-        seconds = max(now - started, 0.0)
-        tier.service_time.observe(rows, seconds)
-        if tier.breaker is not None and generation is not None:
-            tier.breaker.succeeded(generation, rows, seconds, now)
-        return scores
-
-    async def _left_behind(self, tier: Tier, run: asyncio.Task[Scores | EngineError], patience: float) -> None:
-        done, _ = await asyncio.wait({run}, timeout=patience)
-        if not done:
-            await self._retire(tier, run)
-
-    async def _retire(self, tier: Tier, run: asyncio.Task[Scores | EngineError]) -> None:
-        run.cancel()
-        log.error("engine %s: a batch did not come back; its session is left behind", tier.engine)
-        await tier.hung()
+    def _wait_s(self, batch: Batch, following: Tier | None) -> float:
+        """Until the last moment for the next engine; endless where it cannot be in time, or where there is none."""
+        if following is None:
+            return np.inf
+        rows, now = len(batch), self._clock.monotonic()
+        # Twice: another lane's batch may be before this one at the engine that they share.
+        reserve = 2 * following.service_time.predict(rows) + self._publishing.predict(rows)
+        deadlines = batch.deadlines()
+        in_time = float(deadlines[deadlines > now].min(initial=np.inf)) - reserve - now
+        in_time -= min(TURN_S, TURN_PART * in_time)
+        return in_time if in_time > 0.0 else np.inf  # the better score is worth the wait then
 
     def _shadow(self, features: Features, rows: int, routes: list[Route], tasks: asyncio.TaskGroup) -> None:
         """Let engines that answer nothing see a copy of the batch: probes of half-open breakers, and every `REFRESH_S`
-        an engine that is predicted to be too slow, which would otherwise never be found quick again."""
+        an engine that is predicted to be too slow, which would otherwise never be found quick again. One at a time: the
+        next would wait behind it, and be taken for slow."""
         now = self._clock.monotonic()
         answering = {route.engine for route in routes}
         for tier in self._chain:
             if tier.breaker is None or not tier.runs.warm or tier.engine in answering:
                 continue
+            if tier.shadow is not None and not tier.shadow.done():
+                continue
             generation = tier.breaker.admit_probe(now)
             if generation is None and now - tier.ran_at >= REFRESH_S:
                 generation = tier.breaker.admit(now)
             if generation is not None:
-                tasks.create_task(self._guarded(tier, features, rows, generation, now))
+                tier.shadow = Attempt(tier, features, rows, generation, self._clock).shadow(tasks)
 
 
 async def _known(outcome: Outcome) -> list[Outcome]:

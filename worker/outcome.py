@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
 from itertools import compress
@@ -63,6 +64,8 @@ class Tier:
     """None for the last engine of a chain: there is nobody to answer in its place."""
     ran_at: float = -inf
     """Monotonic second of its last batch."""
+    shadow: asyncio.Task[None] | None = None
+    """The last copy of a batch that it was given."""
 
 
 @dataclass(slots=True)

@@ -1,102 +1,19 @@
 import asyncio
-from collections.abc import Callable, Sequence
 from math import inf
 
 import numpy as np
 import pytest
 
-from engines.base import Features, Scores
-from engines.errors import DeviceLost, RunError
-from tests.worker.chunks import Maker, ManualClock
+from engines.errors import DeviceLost
+from tests.worker.chunks import Maker
+from tests.worker.scripted import Answer, Fixture, Scripted, batch, double, fails, half
 from worker.batch import Batch, Segment
-from worker.breaker import BreakerPolicy, Cause, State, Transition
-from worker.breakers import Breakers
+from worker.breaker import Cause, State
 from worker.classes import ShedPolicy
-from worker.dispatcher import Dispatcher
 from worker.errors import NoEngineLeft
-from worker.outcome import SKIPPED, Outcome, Tier
-from worker.route import RoutePolicy, Router, SegmentRule
-from worker.service_time import REFRESH_S, ServiceTime
-from worker.troubles import Troubles
-
-Answer = Callable[[list[int]], list[float]]
-
-ALWAYS = RoutePolicy(above_s={"ort": -inf})
-INSTANT = (1e-9, 0.0)
-
-
-class Scripted:
-    """An engine that answers as told; the real ones cannot fail on demand."""
-
-    warm = True
-    inline = False
-
-    def __init__(self, name: str, answer: Answer, prior: tuple[float, float] = INSTANT) -> None:
-        self.name = name
-        self.answer = answer
-        self.left_behind = 0
-        self.sessions = 1
-        """How many it can open; hung ones are left behind."""
-        self.calls: list[list[int]] = []
-        self.go = asyncio.Event()
-        self.go.set()
-        self.service_time = ServiceTime(prior=prior)
-
-    async def run(self, features: Features) -> Scores:
-        self.calls.append(features["x"][:, 0].astype(int).tolist())
-        await self.go.wait()
-        return np.array(self.answer(self.calls[-1]), dtype=np.float32)
-
-    async def hung(self) -> None:
-        self.left_behind += 1
-
-    async def back(self) -> bool:
-        return self.left_behind < self.sessions
-
-
-class Fixture:
-    """A dispatcher on a manual clock; every engine but the last has a breaker."""
-
-    def __init__(self, *engines: Scripted, policy: RoutePolicy = ALWAYS, segments: Sequence[Scripted] = ()) -> None:
-        self.clock = ManualClock()
-        self.moves: list[tuple[str, Transition]] = []
-        self.breakers = Breakers(BreakerPolicy(open_s=1.0), lambda lane, move: self.moves.append((lane, move)))
-        chain = [self._tier(engine, engine is not engines[-1]) for engine in engines]
-        self.dispatcher = Dispatcher(
-            chain,
-            Router(policy),
-            self.clock,
-            publishing=ServiceTime(prior=INSTANT),
-            troubles=Troubles("t"),
-            segments=[self._tier(engine, False) for engine in segments],
-        )
-
-    def _tier(self, engine: Scripted, guarded: bool) -> Tier:
-        breaker = self.breakers.open_lane("lane") if guarded else None
-        return Tier(engine.name, "m", "7", engine, engine.service_time, engine.hung, breaker)
-
-    async def score(self, batch: Batch) -> list[Outcome]:
-        async with asyncio.timeout(10), asyncio.TaskGroup() as tasks:
-            return [outcome for started in self.dispatcher.start(batch, tasks) for outcome in await started.answer]
-
-
-def half(xs: list[int]) -> list[float]:
-    return [x / 2 for x in xs]
-
-
-def double(xs: list[int]) -> list[float]:
-    return [x * 2 for x in xs]
-
-
-def fails(xs: list[int]) -> list[float]:
-    raise RunError("made so")
-
-
-def batch(rows: int, bad: int = 0, deadline: float = 1000.0, shed: ShedPolicy | None = None) -> Batch:
-    chunk = Maker().chunk([deadline] * rows, bad=range(rows, rows + bad))
-    if shed is None:
-        return Batch([Segment(chunk, 0, rows)], "full")
-    return Batch([Segment(chunk, 0, rows)], "shed", shed, "timeout")
+from worker.outcome import SKIPPED, Outcome
+from worker.route import RoutePolicy, SegmentRule
+from worker.service_time import REFRESH_S
 
 
 async def outcomes(rows: int, *engines: tuple[str, Answer]) -> list[Outcome]:
@@ -141,44 +58,6 @@ async def test_a_batch_of_undecodable_records_asks_no_engine() -> None:
     (outcome,) = await Fixture(engine).score(batch(0, bad=2))
     assert outcome.refused is None
     assert engine.calls == []
-
-
-async def test_the_service_time_is_learned_from_the_clock() -> None:
-    engine = Scripted("ort", half)
-    fixture = Fixture(engine)
-
-    def slow(xs: list[int]) -> list[float]:
-        fixture.clock.now += 0.25
-        return half(xs)
-
-    engine.answer = slow
-    (outcome,) = await fixture.score(batch(4))
-    assert outcome.service_s == 0.25
-    assert engine.service_time.expected(4) == pytest.approx(0.25)
-
-
-async def test_a_hung_session_is_left_behind_and_the_batch_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("worker.dispatcher.HANG_FLOOR_S", 0.0)
-    hung = Scripted("ort", half, prior=(1e-4, 0.0))
-    hung.go.clear()
-    (outcome,) = await Fixture(hung, Scripted("light", double)).score(batch(2))
-    assert (outcome.engine, outcome.reason) == ("light", "ort:hung")
-    assert hung.left_behind == 1
-
-
-async def test_an_overdue_primary_is_not_waited_for_and_still_teaches_its_speed() -> None:
-    slow = Scripted("ort", half)
-    slow.go.clear()
-    fixture = Fixture(slow, Scripted("light", double))
-    async with asyncio.timeout(10), asyncio.TaskGroup() as tasks:
-        # The deadline is 20 ms of real time away: the wait itself is on the loop's clock.
-        (started,) = fixture.dispatcher.start(batch(2, deadline=0.020), tasks)
-        (outcome,) = await started.answer
-        assert (outcome.engine, outcome.reason) == ("light", "ort:overdue")
-        fixture.clock.now = 0.5
-        slow.go.set()
-    assert slow.left_behind == 0
-    assert slow.service_time.expected(2) == pytest.approx(0.5)
 
 
 async def test_failures_open_the_breaker_and_the_primary_is_asked_no_more() -> None:
@@ -334,7 +213,7 @@ async def test_undecodable_records_are_kept_when_a_batch_is_divided() -> None:
 
 
 async def test_a_batch_that_hangs_the_last_engine_waits_for_its_new_session(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("worker.dispatcher.HANG_FLOOR_S", 0.01)
+    monkeypatch.setattr("worker.attempt.HANG_FLOOR_S", 0.01)
     engine = Scripted("ort", half, prior=(1e-4, 0.0))
     engine.sessions = 2
     engine.go.clear()
@@ -353,7 +232,7 @@ async def test_a_batch_that_hangs_the_last_engine_waits_for_its_new_session(monk
 async def test_when_no_engine_is_left_the_worker_ends_and_good_rows_are_no_dead_letters(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("worker.dispatcher.HANG_FLOOR_S", 0.01)
+    monkeypatch.setattr("worker.attempt.HANG_FLOOR_S", 0.01)
     engine = Scripted("ort", half, prior=(1e-4, 0.0))
     engine.go.clear()
     with pytest.RaisesGroup(pytest.RaisesExc(NoEngineLeft, match="ort: the batch did not come back")):
@@ -366,21 +245,3 @@ async def test_a_lost_device_with_nobody_to_answer_in_its_place_ends_the_worker(
 
     with pytest.RaisesGroup(pytest.RaisesExc(NoEngineLeft, match="trt: error 700")):
         await Fixture(Scripted("trt", lost)).score(batch(4))
-
-
-async def test_an_engine_is_not_hung_when_it_was_this_process_that_stood_still(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Stopped and continued, a container thawed, a laptop opened: time has passed and nobody has run."""
-    monkeypatch.setattr("worker.dispatcher.HANG_FLOOR_S", 0.5)
-    engine = Scripted("ort", half, prior=(1e-4, 0.0))
-    engine.go.clear()
-    fixture = Fixture(engine)
-
-    def monotonic() -> float:
-        if not engine.calls:
-            return 0.0
-        engine.go.set()  # as soon as the process runs again, the engine does too
-        return 60.0
-
-    fixture.clock.monotonic = monotonic  # type: ignore[method-assign]
-    (outcome,) = await fixture.score(batch(2))
-    assert (outcome.engine, outcome.reason, engine.left_behind) == ("ort", None, 0)

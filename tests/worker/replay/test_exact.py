@@ -17,8 +17,8 @@ EVEN = Traffic(rate=100, seconds=3.0, poisson=False, partitions=1)
 """Events at 0 ms, 10 ms, ..."""
 
 
-def even(*faults: str) -> Played:
-    return play(scene(*faults, traffic=EVEN, primary=PRIMARY, light=LIGHT, costs=FREE, whole=config(lanes=1)))
+def even(*faults: str, traffic: Traffic = EVEN) -> Played:
+    return play(scene(*faults, traffic=traffic, primary=PRIMARY, light=LIGHT, costs=FREE, whole=config(lanes=1)))
 
 
 def moves(result: Played) -> list[tuple[float, str, str]]:
@@ -52,6 +52,22 @@ def test_errors_open_after_three_batches_and_each_probe_that_fails_doubles_the_o
     assert first.primary == 300 - 183
     assert (first.missed, first.lost) == (0, 0)
     assert first.max_ms == pytest.approx(9.5)
+
+
+def test_a_probe_that_hangs_is_left_behind_and_the_primary_is_back_with_another_session() -> None:
+    """A batch is taken for hung after 2 s; the second open time is 500 ms."""
+    traffic = Traffic(rate=100, seconds=5.0, poisson=False, partitions=1)
+    result = even("error:primary:1s-1.2s", "hang:primary:1.25s-1.5s", traffic=traffic)
+    assert moves(result) == [
+        (1.026, "open", "errors"),
+        (1.281, "half_open", "open_time_over"),  # the probe that hangs, and the only one: no other is sent behind it
+        (3.281, "open", "errors"),
+        (3.781, "half_open", "open_time_over"),  # a batch begins just then
+        (3.806, "closed", "probes_passed"),  # three probes: 3.781, 3.791, 3.801
+    ]
+    (first, *_) = result.report.classes
+    assert result.report.sessions == 3
+    assert (first.events - first.primary, first.missed, first.lost) == (281, 0, 0), "the events of 1.00 to 3.80"
 
 
 def test_a_lost_device_is_noticed_by_the_first_batch() -> None:
