@@ -169,6 +169,8 @@ class Station:
             self._executor = await self._opener(engine, self.name)
         except EngineError as error:
             log.error("%s: no new session after a hang: %s", self.name, error)
+        except Exception:  # no thread, no memory: nobody waits for this task, who would tell of it
+            log.exception("%s: no new session after a hang", self.name)
         else:
             log.info("%s: a new session took over", self.name)
 

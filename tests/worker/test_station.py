@@ -179,3 +179,24 @@ async def test_without_a_new_session_runs_fail_and_do_not_wait() -> None:
         await station.run(X)
     engine.gates[0].set()
     await station.close(5)
+
+
+async def test_whatever_keeps_a_new_session_from_opening_is_told(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    engine = StuckEngine(False)
+    station = await opened(engine)
+
+    def open_another() -> StuckSession:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(engine, "open_session", open_another)
+    await station.replace()
+    assert not await station.back()
+    with pytest.raises(Absent, match="1 were left behind"):
+        await station.run(X)
+    (record,) = [record for record in caplog.records if record.name == "scorelane.station"]
+    assert record.message == "t: no new session after a hang"
+    assert "can't start new thread" in caplog.text
+    await station.close(5)
+    engine.gates[0].set()
