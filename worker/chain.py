@@ -64,7 +64,7 @@ class Chain:
         self.package: Package
         """Of the topic's model; there after `load`."""
         self.breakers: dict[str, Breakers] = {}
-        """By engine; the last one of the chain has none."""
+        """By engine, the segments' too; the last one of the chain has none."""
         self._topic = topic
         self._stack = stack
         self._cache = cache
@@ -77,8 +77,8 @@ class Chain:
         self._cold: list[Station] = []
         self._shared: list[_Shared] = []
         self._segments: list[_Shared] = []
-        for kind in self._kinds[:-1]:
-            self.breakers[kind] = Breakers(breaker.policy(topic.budget_ms / 1000), _teller(topic.name, kind, metrics))
+        for name in (*self._kinds[:-1], *(segment.engine_name for segment in topic.segments)):
+            self.breakers[name] = Breakers(breaker.policy(topic.budget_ms / 1000), _teller(topic.name, name, metrics))
 
     async def load(self) -> None:
         """Verify the packages and load the engines, the primary too unless it may come later. Raises `EngineError`."""

@@ -205,17 +205,17 @@ class Dispatcher:
 
     def _shadow(self, features: Features, rows: int, routes: list[Route], tasks: asyncio.TaskGroup) -> None:
         """Let engines that answer nothing see a copy of the batch: probes of half-open breakers, and every `REFRESH_S`
-        an engine that is predicted to be too slow, which would otherwise never be found quick again. One at a time: the
-        next would wait behind it, and be taken for slow."""
+        an engine of the chain that is predicted to be too slow, which would otherwise never be found quick again. One
+        at a time: the next would wait behind it, and be taken for slow."""
         now = self._clock.monotonic()
         answering = {route.engine for route in routes}
-        for tier in self._chain:
+        for position, tier in enumerate((*self._chain, *self._segments)):
             if tier.breaker is None or not tier.runs.warm or tier.engine in answering:
                 continue
             if tier.shadow is not None and not tier.shadow.done():
                 continue
             generation = tier.breaker.admit_probe(now)
-            if generation is None and now - tier.ran_at >= REFRESH_S:
+            if generation is None and position < len(self._chain) and now - tier.ran_at >= REFRESH_S:
                 generation = tier.breaker.admit(now)
             if generation is not None:
                 tier.shadow = Attempt(tier, features, rows, generation, self._clock).shadow(tasks)

@@ -55,24 +55,28 @@ class Scripted:
 
 
 class Fixture:
-    """A dispatcher on a manual clock; every engine but the last has a breaker."""
+    """A dispatcher on a manual clock; every engine but the last has a breaker, and so have the segments'."""
 
     def __init__(self, *engines: Scripted, policy: RoutePolicy = ALWAYS, segments: Sequence[Scripted] = ()) -> None:
         self.clock = ManualClock()
         self.moves: list[tuple[str, Transition]] = []
-        self.breakers = Breakers(BreakerPolicy(open_s=1.0), lambda lane, move: self.moves.append((lane, move)))
-        chain = [self._tier(engine, engine is not engines[-1]) for engine in engines]
+        self.breakers = self._breakers()
+        self.segment_breakers = self._breakers()
+        chain = [self._tier(engine, self.breakers if engine is not engines[-1] else None) for engine in engines]
         self.dispatcher = Dispatcher(
             chain,
             Router(policy),
             self.clock,
             publishing=ServiceTime(prior=INSTANT),
             troubles=Troubles("t"),
-            segments=[self._tier(engine, False) for engine in segments],
+            segments=[self._tier(engine, self.segment_breakers) for engine in segments],
         )
 
-    def _tier(self, engine: Scripted, guarded: bool) -> Tier:
-        breaker = self.breakers.open_lane("lane") if guarded else None
+    def _breakers(self) -> Breakers:
+        return Breakers(BreakerPolicy(open_s=1.0), lambda lane, move: self.moves.append((lane, move)))
+
+    def _tier(self, engine: Scripted, breakers: Breakers | None) -> Tier:
+        breaker = breakers.open_lane("lane") if breakers is not None else None
         return Tier(engine.name, "m", "7", engine, engine.service_time, engine.hung, breaker)
 
     async def score(self, batch: Batch) -> list[Outcome]:

@@ -90,8 +90,11 @@ async def test_a_segments_engine_is_shared_and_scores_with_its_own_package(packa
         await loaded.load()
         _, (_, light), (night,) = await loaded.open_lane("t-0")
         _, _, (again,) = await loaded.open_lane("t-1")
-        assert (night.engine, night.model, night.breaker) == ("night:light", "own", None)
+        assert (night.engine, night.model) == ("night:light", "own")
         assert night.runs is again.runs
+        assert night.breaker is not None and again.breaker is not None
+        assert set(loaded.breakers) == {"ort", "night:light"}
+        assert dict(loaded.breakers["night:light"].states()) == {"t-0": State.CLOSED, "t-1": State.CLOSED}
         assert np.abs(await night.runs.run(batch) - await light.runs.run(batch)).max() > 1e-3
 
 

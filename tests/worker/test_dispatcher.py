@@ -187,19 +187,63 @@ async def test_shed_rows_never_reach_the_primary(shed: ShedPolicy, engine: str) 
     assert primary.calls == []
 
 
-async def test_a_segment_goes_to_its_own_engine_and_falls_back_to_the_chain() -> None:
-    rule = SegmentRule(name="new", engine="new:light", tensor="who", values=frozenset({2}))
-    own = Scripted("new:light", double)
+def segmented(own: Scripted) -> tuple[Fixture, Batch]:
+    """The second and the third of a batch's rows are of a segment with an engine of its own."""
+    rule = SegmentRule(name="new", engine=own.name, tensor="who", values=frozenset({2}))
     policy = RoutePolicy(above_s={"ort": -inf}, segments=(rule,))
-    fixture = Fixture(Scripted("ort", half), policy=policy, segments=[own])
+    fixture = Fixture(Scripted("ort", half), Scripted("light", double), policy=policy, segments=[own])
     chunk = Maker().chunk([1000.0] * 3)
     chunk.rows.tensors["who"] = np.array([[1], [2], [2]], dtype=np.int32)
-    whole = Batch([Segment(chunk, 0, 3)], "full")
-    found = {(o.engine, o.reason, tuple(o.scores.tolist())) for o in await fixture.score(whole)}
-    assert found == {("ort", None, (0.0,)), ("new:light", "segment:new", (2.0, 4.0))}
+    return fixture, Batch([Segment(chunk, 0, 3)], "full")
+
+
+def found(outcomes: list[Outcome]) -> set[tuple[str, str | None, tuple[float, ...]]]:
+    return {(outcome.engine, outcome.reason, tuple(outcome.scores.tolist())) for outcome in outcomes}
+
+
+async def test_a_segment_goes_to_its_own_engine_and_falls_back_to_the_chain() -> None:
+    own = Scripted("new:light", double)
+    fixture, whole = segmented(own)
+    assert found(await fixture.score(whole)) == {("ort", None, (0.0,)), ("new:light", "segment:new", (2.0, 4.0))}
     own.answer = fails
-    found = {(o.engine, o.reason, tuple(o.scores.tolist())) for o in await fixture.score(whole)}
-    assert found == {("ort", None, (0.0,)), ("ort", "segment:new", (0.5, 1.0))}
+    assert found(await fixture.score(whole)) == {("ort", None, (0.0,)), ("ort", "segment:new", (0.5, 1.0))}
+
+
+async def test_a_segments_engine_that_fails_is_left_alone_and_probed_until_it_is_back() -> None:
+    own = Scripted("new:ort", fails)
+    fixture, whole = segmented(own)
+    for _ in range(3):
+        await fixture.score(whole)
+    assert found(await fixture.score(whole)) == {("ort", None, (0.0, 0.5, 1.0))}
+    assert len(own.calls) == 3
+    own.answer = half
+    fixture.clock.now = 1.0
+    for _ in range(3):
+        assert found(await fixture.score(whole)) == {("ort", None, (0.0, 0.5, 1.0))}
+    assert [move.after for _, move in fixture.moves] == [State.OPEN, State.HALF_OPEN, State.CLOSED]
+    assert own.calls[3:] == [[0, 1, 2]] * 3, "in the shadow"
+    assert found(await fixture.score(whole)) == {("ort", None, (0.0,)), ("new:ort", "segment:new", (0.5, 1.0))}
+
+
+async def test_a_segments_engine_sees_no_rows_of_others_while_it_is_well() -> None:
+    own = Scripted("new:ort", half)
+    fixture, _ = segmented(own)
+    chunk = Maker().chunk([1000.0])
+    chunk.rows.tensors["who"] = np.array([[1]], dtype=np.int32)
+    fixture.clock.now = 10 * REFRESH_S
+    await fixture.score(Batch([Segment(chunk, 0, 1)], "full"))
+    assert own.calls == []
+
+
+async def test_a_device_lost_in_a_segments_engine_is_noticed_by_the_first_batch() -> None:
+    def lost(xs: list[int]) -> list[float]:
+        raise DeviceLost("made so")
+
+    own = Scripted("new:trt", lost)
+    fixture, whole = segmented(own)
+    for _ in range(2):
+        await fixture.score(whole)
+    assert (fixture.segment_breakers.lost, fixture.breakers.lost, len(own.calls)) == (True, False, 1)
 
 
 async def test_undecodable_records_are_kept_when_a_batch_is_divided() -> None:
