@@ -114,8 +114,8 @@ class AlarmDesk:
                     ", ".join(f"{name} ({topic.chain.package.name})" for name, topic in self._topics.items()),
                 )
             for topic in concerned:
-                for breakers in topic.chain.breakers.values():
-                    breakers.hold(outside.name, now)
+                if topic.chain.primary_breakers is not None:
+                    topic.chain.primary_breakers.hold(outside.name, now)
         for outside in cleared:
             self._release(outside, now)
         count = len(raised) + len(cleared)
@@ -125,8 +125,8 @@ class AlarmDesk:
     def _release(self, outside: Outside, now: float) -> None:
         log.warning("alarm from outside cleared: %s (model %s)", outside.alertname, outside.model or "all")
         for topic in self._concerned(outside):
-            for breakers in topic.chain.breakers.values():
-                breakers.release(outside.name, now)
+            if topic.chain.primary_breakers is not None:
+                topic.chain.primary_breakers.release(outside.name, now)
 
     def _concerned(self, outside: Outside) -> Sequence[Topic]:
         """Label `model` names a topic or its model; without it all are meant."""

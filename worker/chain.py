@@ -80,6 +80,11 @@ class Chain:
         for name in (*self._kinds[:-1], *(segment.engine_name for segment in topic.segments)):
             self.breakers[name] = Breakers(breaker.policy(topic.budget_ms / 1000), _teller(topic.name, name, metrics))
 
+    @property
+    def primary_breakers(self) -> Breakers | None:
+        """None where no other engine could answer in its place."""
+        return self.breakers.get(self._kinds[0])
+
     async def load(self) -> None:
         """Verify the packages and load the engines, the primary too unless it may come later. Raises `EngineError`."""
         topic = self._topic

@@ -53,12 +53,15 @@ class Desk:
 
 
 @asynccontextmanager
-async def desk(package: Package, tmp_path: Path, lanes: int = 2, **alarms: object) -> AsyncIterator[Desk]:
+async def desk(
+    package: Package, tmp_path: Path, lanes: int = 2, fallback: tuple[str, ...] = ("light",), **alarms: object
+) -> AsyncIterator[Desk]:
     """One topic "t" of the model "ranker", lanes that stand still."""
     (tmp_path / "token").write_text("secret\n")
     config = AlarmConfig(webhook_token_file=str(tmp_path / "token"), **alarms)  # type: ignore[arg-type]
     clock, metrics = ManualClock(1000.0, 5e6), Metrics()
-    async with loaded(package, clock=clock, metrics=metrics, sections={"alarms": config}) as topic:
+    sections: dict[str, object] = {"alarms": config}
+    async with loaded(package, clock=clock, metrics=metrics, sections=sections, fallback=fallback) as topic:
         await topic.open_lanes(lanes, Outbox(), lambda: None)
         yield Desk(AlarmDesk(config, {"t": topic}, metrics, clock), topic, clock, metrics)
 
@@ -239,7 +242,9 @@ async def test_scores_and_dead_letters_that_cannot_be_published_end_the_worker(
         assert partition.ledger.next_offset == 7, "a restart reads it again"
 
 
-async def test_a_webhook_holds_every_breaker_until_its_alarm_is_resolved(package: Package, tmp_path: Path) -> None:
+async def test_a_webhook_holds_the_primary_in_every_lane_until_its_alarm_is_resolved(
+    package: Package, tmp_path: Path
+) -> None:
     async with desk(package, tmp_path) as at:
         assert at.desk.receive(BEARER, payload(alertname="GpuHot")) == "1 alarm changed"
         assert at.states() == {"open"}
@@ -254,6 +259,22 @@ async def test_a_webhook_holds_every_breaker_until_its_alarm_is_resolved(package
         lane = next(iter(at.topic.chain.breakers["ort"]._breakers.values()))
         lane.poll(at.clock.now)
         assert lane.state == "half_open"
+
+
+async def test_a_webhook_holds_the_primary_alone(package: Package, tmp_path: Path) -> None:
+    async with desk(package, tmp_path, lanes=1, fallback=("light", "constant")) as at:
+        at.desk.receive(BEARER, payload(alertname="GpuHot"))
+        states = {engine: dict(breakers.states()) for engine, breakers in at.topic.chain.breakers.items()}
+        assert states == {"ort": {"t-0": "open"}, "light": {"t-0": "closed"}}
+        at.desk.receive(BEARER, payload("resolved", alertname="GpuHot"))
+        _, (primary, _, _), _ = await at.topic.chain.open_lane("later")
+        assert primary.breaker is not None and primary.breaker.refused(at.clock.now) is None
+
+
+async def test_a_webhook_does_not_hold_an_engine_without_a_fallback(package: Package, tmp_path: Path) -> None:
+    async with desk(package, tmp_path, fallback=()) as at:
+        assert at.desk.receive(BEARER, payload(alertname="GpuHot")) == "1 alarm changed"
+        assert at.desk.receive(BEARER, payload("resolved", alertname="GpuHot")) == "1 alarm changed"
 
 
 @pytest.mark.parametrize(("model", "states"), [("t", {"open"}), ("ranker", {"open"}), ("other", {"closed"})])

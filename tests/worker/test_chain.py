@@ -55,6 +55,7 @@ async def test_every_engine_but_the_last_is_guarded_lane_by_lane(package: Packag
         await loaded.open_lane("t-1")
         assert [tier.breaker is not None for tier in first] == [True, True, False]
         assert set(loaded.breakers) == {"ort", "light"}
+        assert loaded.primary_breakers is loaded.breakers["ort"]
         assert dict(loaded.breakers["ort"].states()) == {"t-0": State.CLOSED, "t-1": State.CLOSED}
         loaded.breakers["ort"].hold("maintenance", 0.0)
         assert dict(loaded.breakers["ort"].states()) == {"t-0": State.OPEN, "t-1": State.OPEN}
@@ -68,6 +69,7 @@ async def test_an_engine_alone_is_not_guarded(package: Package) -> None:
         await loaded.load()
         _, tiers, _ = await loaded.open_lane("t-0")
         assert [tier.breaker for tier in tiers] == [None]
+        assert loaded.primary_breakers is None
 
 
 async def test_the_engines_of_a_chain_score_with_the_topics_package(package: Package) -> None:
