@@ -111,8 +111,6 @@ class Transition:
     """The generation that begins."""
     at: float
     """Monotonic seconds."""
-    until: float
-    """When an open breaker lets the first probe through (infinity: when what holds it is released), else `at`."""
 
 
 P99: Final = 0.01
@@ -148,11 +146,6 @@ class Breaker:
         self._probed_at = -inf
         self._passed = 0
 
-    @property
-    def held(self) -> frozenset[str]:
-        """What holds the breaker open: names given to `hold`."""
-        return frozenset(self._held)
-
     def poll(self, now: float) -> Transition | None:
         """Make the move that is due by time, if any. To be called before `admit`."""
         if self.state is State.OPEN and now >= self._until and not self._held:
@@ -164,7 +157,7 @@ class Breaker:
     def admit(self, now: float) -> int | None:
         """The generation under which one batch may use the engine, None when it must not.
 
-        Each admitted batch is to be reported once: `succeeded`, `failed` or, when it was not run after all, `unused`.
+        Each admitted batch is to be reported once: `succeeded` or `failed`.
         """
         if self.state is State.OPEN:
             return None
@@ -174,11 +167,6 @@ class Breaker:
             self._probing += 1
             self._probed_at = now
         return self.generation
-
-    def unused(self, generation: int) -> None:
-        """The admitted batch was not run; a probe's place is free again."""
-        if generation == self.generation and self.state is State.HALF_OPEN:
-            self._probing -= 1
 
     def succeeded(self, generation: int, rows: int, seconds: float, now: float) -> Transition | None:
         """The batch of `rows` was scored in `seconds` of the engine's time (waiting in our queues is not its fault)."""
@@ -253,5 +241,4 @@ class Breaker:
         self._since = now
         self._probing = self._passed = self._failed_in_row = 0
         self._window.clear()
-        until = now if after is not State.OPEN else inf if self._held else self._until
-        return Transition(before, after, cause, self.generation, now, until)
+        return Transition(before, after, cause, self.generation, now)

@@ -70,9 +70,7 @@ class SegmentRule:
 class RoutePolicy:
     above_s: Mapping[str, float] = field(default_factory=dict)
     """Engine -> budget that a row must have more of, in seconds. Where not given, the predicted service time of the
-    batch and `after_s` decide. The ads rule "budget above 50 ms: deep model" is {"trt": 0.050}."""
-    after_s: float = 0.0
-    """Time between the scores and the deadline that publishing needs."""
+    batch and what comes after it decide. The ads rule "budget above 50 ms: deep model" is {"trt": 0.050}."""
     late: LatePolicy = "score"
     segments: tuple[SegmentRule, ...] = ()
 
@@ -111,6 +109,7 @@ class Router:
     ) -> list[Route]:
         """Routes of a batch with `deadlines` [n] (monotonic seconds) and `tensors`. `chain` must not be empty.
 
+        `after_s`: the time between the scores and the deadline that is needed for the rest.
         `least_s`: what an answer takes at least. Rows with less than that left count as late where late rows are not
         scored: they would only make others late.
         """
@@ -146,7 +145,7 @@ class Router:
             if above is not None:
                 quick_enough = remaining[left] > above
             else:
-                predicted = candidate.service.predict(len(left)) + max(after_s, self.policy.after_s)
+                predicted = candidate.service.predict(len(left)) + after_s
                 # A late row cannot be saved by a quicker engine, so it has the better score.
                 quick_enough = (remaining[left] > predicted) | (remaining[left] <= 0)
             left = self._part(routes, left, quick_enough, candidate.engine, reason)

@@ -11,7 +11,6 @@ Rules:
 - The batch sizes may be all the same. The slope is then held by the prior's, and the intercept takes the difference.
 """
 
-from bisect import bisect_left
 from collections.abc import Iterable, Sequence
 from math import isfinite
 from statistics import median
@@ -51,15 +50,13 @@ PRIOR_SPREAD: Final = 0.05
 class ServiceTime:
     """Service time of one engine on one kind of session.
 
-    `buckets`, when given, are the sizes that batches are padded to (a CUDA graph each): n then stands for the smallest
-    bucket that holds it. `quantile` is the part of batches that shall not take longer than `predict` says, `memory` the
+    `quantile` is the part of batches that shall not take longer than `predict` says, `memory` the
     number of batches that the fit remembers: short to follow the engine, long to know what is normal for it.
     """
 
     __slots__ = (
         "_a",
         "_b",
-        "_buckets",
         "_down",
         "_forget",
         "_guess",
@@ -79,7 +76,6 @@ class ServiceTime:
         self,
         *,
         quantile: float = 0.95,
-        buckets: Sequence[int] = (),
         memory: int = MEMORY,
         prior: tuple[float, float] = PRIOR,
     ) -> None:
@@ -91,7 +87,6 @@ class ServiceTime:
             raise ValueError(f"prior: {prior}: seconds a batch and a row must be finite, not negative, not both 0")
         self.count = 0
         """Batches observed."""
-        self._buckets = tuple(sorted(buckets))
         self._a, self._b = prior
         self._slope = self._b
         self._guess = True
@@ -108,20 +103,19 @@ class ServiceTime:
         points: Iterable[tuple[int, float]],
         *,
         quantile: float = 0.95,
-        buckets: Sequence[int] = (),
         memory: int = MEMORY,
     ) -> Self:
         """Warm start from (rows, seconds) pairs, as a model package or a warm-up has them; none gives the prior."""
         points = list(points)
         if not points:
-            return cls(quantile=quantile, buckets=buckets, memory=memory)
+            return cls(quantile=quantile, memory=memory)
         smallest, largest = min(points), max(points)
         slope = (largest[1] - smallest[1]) / (largest[0] - smallest[0]) if largest[0] > smallest[0] else 0.0
         # The line through the extremes is only where the search starts; the points themselves make the fit.
         prior = (max(smallest[1], SHORTEST), max(slope, 0.0))
-        model = cls(quantile=quantile, buckets=buckets, memory=memory, prior=prior)
+        model = cls(quantile=quantile, memory=memory, prior=prior)
         for rows, seconds in points:
-            model._learn(model._size(rows), max(seconds, SHORTEST))
+            model._learn(rows, max(seconds, SHORTEST))
         # Each measurement is many runs, not one: together they weigh as a good part of what the fit remembers.
         model._weigh(max(model._w, MEASURED_PART * memory))
         model._guess = False
@@ -129,7 +123,7 @@ class ServiceTime:
 
     def start(self, points: Sequence[tuple[int, float]]) -> None:
         """Forget everything and begin with these measurements, as `measured` does, in the place that others look at."""
-        begun = type(self).measured(points, buckets=self._buckets)
+        begun = type(self).measured(points)
         for name in self.__slots__:
             setattr(self, name, getattr(begun, name))
         self.count = len(points)
@@ -146,21 +140,18 @@ class ServiceTime:
 
     def predict(self, rows: int) -> float:
         """Seconds that a batch of `rows` will not exceed, at the safety quantile."""
-        return (self._a + self._b * (self._size(rows) if self._buckets else rows)) * self._margin
+        return (self._a + self._b * rows) * self._margin
 
     def expected(self, rows: int) -> float:
         """Seconds that a batch of `rows` takes by the fit, without the margin."""
-        return self._a + self._b * self._size(rows)
+        return self._a + self._b * rows
 
     def fits(self, seconds: float, most: int) -> int:
         """Largest batch, at most `most` rows, whose prediction is within `seconds`; 0 when not even one row's is."""
         room = seconds / self._margin - self._a
-        if not self._buckets:
-            if self._b * most <= room:
-                return most
-            return int(room / self._b) if room > 0 else 0
-        full = (most, *reversed(self._buckets[: bisect_left(self._buckets, most)]))
-        return next((rows for rows in full if self._b * self._size(rows) <= room), 0)
+        if self._b * most <= room:
+            return most
+        return int(room / self._b) if room > 0 else 0
 
     def observe(self, rows: int, seconds: float) -> None:
         """Learn from a batch of `rows` that took `seconds` (for one that was left behind: the time waited for it).
@@ -173,15 +164,14 @@ class ServiceTime:
             )
         if seconds < SHORTEST:
             seconds = SHORTEST
-        size = self._size(rows) if self._buckets else rows
-        fitted = self._a + self._b * size
+        fitted = self._a + self._b * rows
         ratio = seconds / fitted
         self.count += 1
         if self._guess:
             # The prior is nobody's measurement: its shape stays, its scale is the first batch's.
             self._guess = False
             self._scale(ratio)
-            self._learn(size, seconds)
+            self._learn(rows, seconds)
             return
         self._margin = (
             min(MAX_MARGIN, self._margin * self._up) if ratio > self._margin else max(1.0, self._margin * self._down)
@@ -190,7 +180,7 @@ class ServiceTime:
         if 1 / SUSPECT <= ratio <= SUSPECT:
             if suspects:
                 suspects.clear()
-            self._learn(size, seconds)
+            self._learn(rows, seconds)
             return
         if suspects and (suspects[0] > 1) is not (ratio > 1):
             suspects.clear()
@@ -198,22 +188,15 @@ class ServiceTime:
         if len(suspects) >= CONFIRM:
             self._scale(median(suspects))
             suspects.clear()
-            self._learn(size, seconds)
+            self._learn(rows, seconds)
 
-    def _size(self, rows: int) -> int:
-        """Rows that the device computes for a batch of `rows`."""
-        if not self._buckets:
-            return rows
-        at = bisect_left(self._buckets, rows)
-        return self._buckets[at] if at < len(self._buckets) else rows
-
-    def _learn(self, size: int, seconds: float) -> None:
+    def _learn(self, rows: int, seconds: float) -> None:
         forget = self._forget
         w = self._w = self._w * forget + 1
-        x = self._x = self._x * forget + size
+        x = self._x = self._x * forget + rows
         t = self._t = self._t * forget + seconds
-        xx = self._xx = self._xx * forget + size * size
-        xt = self._xt = self._xt * forget + size * seconds
+        xx = self._xx = self._xx * forget + rows * rows
+        xt = self._xt = self._xt * forget + rows * seconds
         x /= w
         t /= w
         held = (PRIOR_SPREAD * x) ** 2

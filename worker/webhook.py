@@ -124,10 +124,6 @@ class OutsideAlarms:
     def __init__(self) -> None:
         self._known: dict[str, _Known] = {}  # in the order of their last change
 
-    @property
-    def raised(self) -> list[Outside]:
-        return [known.outside for known in self._known.values() if known.raised]
-
     def apply(self, alerts: Sequence[Alert], now: float) -> tuple[list[Outside], list[Outside]]:
         """Newly raised and newly cleared alarms. Raises `WebhookError` 503, before any change, when too many are up."""
         firing = {alert.identity for alert in alerts if alert.status == "firing"}

@@ -311,8 +311,9 @@ async def test_an_alarm_whose_end_never_comes_ends_by_itself(package: Package, t
         at.desk.receive(BEARER, payload())
         at.clock.now += 6 * 3600
         at.desk.check()
-        breaker = next(iter(at.topic.chain.breakers["ort"]._breakers.values()))
-        assert not breaker.held
+        _, (primary, _), _ = await at.topic.chain.open_lane("later")
+        assert primary.breaker is not None
+        assert primary.breaker.refused(at.clock.now) is None
 
 
 @pytest.mark.parametrize("headers", [{}, {"Authorization": "Bearer wrong"}, {"Authorization": "secret"}])

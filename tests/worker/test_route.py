@@ -42,8 +42,9 @@ def test_one_engine_for_all_is_one_route() -> None:
 
 
 def test_without_a_threshold_the_predicted_time_decides() -> None:
-    policy = RoutePolicy(after_s=0.005)
-    assert split(policy, [DEEP, LIGHT], [16.0, 14.0]) == [([0], "trt", None), ([1], "light", "trt:budget")]
+    deadlines = np.array([0.016, 0.014])
+    routes = Router(RoutePolicy()).split([DEEP, LIGHT], deadlines, {}, 0.0, after_s=0.005)
+    assert plain(routes) == [([0], "trt", None), ([1], "light", "trt:budget")]
 
 
 def test_each_engine_of_the_chain_takes_what_it_has_time_for() -> None:

@@ -114,27 +114,12 @@ def test_no_measurements_is_the_prior() -> None:
     assert ServiceTime.measured([]).expected(0 + 100) == pytest.approx(PRIOR[0] + 100 * PRIOR[1])
 
 
-def test_batches_cost_what_their_bucket_costs() -> None:
-    model = ServiceTime.measured([(16, 1e-4), (64, 2e-4), (256, 6e-4)], buckets=(16, 64, 256))
-    assert model.expected(1) == model.expected(16)
-    assert model.expected(17) == model.expected(64)
-    assert model.expected(300) > model.expected(256)
-
-
 def test_largest_batch_that_fits_a_budget() -> None:
     model = ServiceTime(prior=(1e-3, 1e-5))  # predicted: 1.5 * (1 ms + n * 10 us)
     assert model.fits(3.0e-3, most=256) == pytest.approx(100, abs=1)
     assert model.fits(1.0, most=256) == 256
     assert model.fits(1.5e-3, most=256) == 0
     assert model.fits(-1.0, most=256) == 0
-
-
-def test_largest_batch_that_fits_is_a_bucket_or_the_limit() -> None:
-    model = ServiceTime(prior=(1e-3, 1e-5), buckets=(16, 64, 256))
-    assert model.fits(3.0e-3, most=256) == 64
-    assert model.fits(1.8e-3, most=256) == 16
-    assert model.fits(1.7e-3, most=256) == 0
-    assert model.fits(1.0, most=100) == 100
 
 
 @given(st.floats(1e-5, 10), st.integers(1, 1024), st.lists(st.integers(1, 1024), max_size=20))
