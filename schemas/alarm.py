@@ -11,15 +11,14 @@ class Alarm(msgspec.Struct, array_like=True, frozen=True, gc=False):
     state: Literal["raised", "cleared"]
     cause: str
     """What is exceeded, for instance latency_p99, latency_mean, errors, dead_letters, device_lost."""
-    model: str
-    lane: int | None
-    """None when the alarm is about the model in all lanes."""
+    topic: str
+    """Input topic that it is about."""
     observed: float
     limit: float
     """`observed` was above it when raised. Both are in the unit of the cause: milliseconds, or a part of the events."""
     time_ms: int
     generation: int
-    """Grows with each transition of one breaker, so that late and repeated alarms are recognised."""
+    """Counts what the worker has told of the topic, so that late and repeated alarms are recognised."""
 
 
 class JsonAlarm(Alarm, array_like=False, frozen=True, gc=False):

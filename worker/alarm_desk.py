@@ -61,7 +61,7 @@ class AlarmDesk:
                 changed = changed + changes.get_nowait()
             messages = Messages()
             messages.add(
-                [alarm.model.encode() for alarm in changed],
+                [alarm.topic.encode() for alarm in changed],
                 [self._encode(JsonAlarm(*msgspec.structs.astuple(alarm))) for alarm in changed],
             )
             try:
@@ -72,7 +72,7 @@ class AlarmDesk:
 
     def _unpublished(self, changed: Sequence[Alarm], why: str) -> None:
         self._metrics.alarms_unpublished.inc(len(changed))
-        which = ", ".join(f"{alarm.cause} of {alarm.model} {alarm.state}" for alarm in changed)
+        which = ", ".join(f"{alarm.cause} of {alarm.topic} {alarm.state}" for alarm in changed)
         log.error("alarms not published to %s: %s: %s", self._config.topic, which, why)
 
     def _quiet(self) -> bool:
@@ -92,8 +92,8 @@ class AlarmDesk:
             topic.alarms.device_lost(any(breakers.lost for breakers in topic.chain.breakers.values()))
             for alarm in topic.alarms.check(now, wall_ms):
                 changed.append(alarm)
-                self._metrics.alarms.labels(alarm.model, alarm.cause).set(alarm.state == "raised")
-                log.warning("alarm %s: topic %s: %s", alarm.state, alarm.model, told(alarm, topic.alarms, now))
+                self._metrics.alarms.labels(alarm.topic, alarm.cause).set(alarm.state == "raised")
+                log.warning("alarm %s: topic %s: %s", alarm.state, alarm.topic, told(alarm, topic.alarms, now))
         return changed
 
     def receive(self, headers: Mapping[str, str], body: bytes) -> str:

@@ -43,10 +43,6 @@ class AlarmPolicy:
     """Rows that a window needs to raise anything."""
     factor: float = 1.5
     """Times the normal p99 and mean that raise: +50 %."""
-    baseline_p99_s: float | None = None
-    """Normal p99; learned when it is not given."""
-    baseline_mean_s: float | None = None
-    """Normal mean; learned when it is not given."""
     floor_s: float = 0.005
     """Latencies below this raise nothing, however short they are otherwise."""
     miss_part: float = 0.01
@@ -102,15 +98,12 @@ class Signal:
 class Normal:
     """A learned value: the mean over `learn_s` of checks at first, then followed with a memory of `memory_s`."""
 
-    def __init__(self, given: float | None) -> None:
-        self.value = given
-        self._given = given is not None
+    def __init__(self) -> None:
+        self.value: float | None = None
         self._sum = 0.0
         self._for = 0.0
 
     def learn(self, observed: float, seconds: float, policy: AlarmPolicy) -> None:
-        if self._given:
-            return
         if self.value is not None:
             self.value += (observed - self.value) * (1 - exp(-seconds / policy.memory_s))
             return
@@ -121,20 +114,19 @@ class Normal:
 
 
 class Alarms:
-    """The alarms of one lane, or of one model in all lanes (`lane` None). Times are seconds of one monotonic clock."""
+    """The alarms of one topic, all its lanes together. Times are seconds of one monotonic clock."""
 
-    def __init__(self, model: str, lane: int | None = None, policy: AlarmPolicy | None = None) -> None:
+    def __init__(self, topic: str, policy: AlarmPolicy | None = None) -> None:
         self.policy = policy or AlarmPolicy()
         self.generation = 0
-        self._model = model
-        self._lane = lane
+        self._topic = topic
         self._latencies = Latencies(self.policy.window_s)
         # Rows answered, late, failed on by the primary; records done with, and of them dead letters.
         self._counts = Window(self.policy.window_s, 5)
         self._queue_age = 0.0
         self._lost = False
-        self._p99 = Normal(self.policy.baseline_p99_s)
-        self._mean = Normal(self.policy.baseline_mean_s)
+        self._p99 = Normal()
+        self._mean = Normal()
         self._learned_at: float | None = None
         self._signals = {cause: Signal() for cause in AlarmCause}
 
@@ -183,8 +175,7 @@ class Alarms:
             alarm = Alarm(
                 state="raised" if signal.raised else "cleared",
                 cause=cause.value,
-                model=self._model,
-                lane=self._lane,
+                topic=self._topic,
                 observed=observed * unit,
                 limit=limit * unit,
                 time_ms=int(wall_ms),

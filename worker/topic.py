@@ -79,7 +79,7 @@ class Topic:
         self.lanes: list[Lane] = []
         self.chain = Chain(config, whole.breaker, metrics, clock, stack, cache, parts.opener)
         self._parts = parts
-        self.alarms = Alarms(config.name, policy=whole.alarms.policy())
+        self.alarms = Alarms(config.name, whole.alarms.policy())
         self.troubles = Troubles(config.name)
         self._worker = whole.worker
         self._classes = tuple(item.policy() for item in whole.classes) or (ONE_CLASS,)

@@ -178,13 +178,13 @@ def test_misses_raise_an_alarm_that_clears_when_they_are_over(run: Run) -> None:
 
     def told() -> list[dict[str, object]]:
         messages = run.kafka.read_all(run.alarms)
-        assert all(message.key == json.loads(message.value or b"")["model"].encode() for message in messages)
+        assert all(message.key == json.loads(message.value or b"")["topic"].encode() for message in messages)
         alarms = [json.loads(message.value or b"") for message in messages]
-        return [alarm for alarm in alarms if (alarm["model"], alarm["cause"]) == (pipeline.name, "misses")]
+        return [alarm for alarm in alarms if (alarm["topic"], alarm["cause"]) == (pipeline.name, "misses")]
 
     wait_until(lambda: len(told()) == 2, "raised and cleared", every_s=0.1)
     raised, cleared = told()
-    assert (raised["state"], raised["observed"], raised["limit"], raised["lane"]) == ("raised", 1.0, 0.01, None)
+    assert (raised["state"], raised["observed"], raised["limit"]) == ("raised", 1.0, 0.01)
     assert cleared["state"] == "cleared" and cleared["observed"] <= 0.01
     assert raised["time_ms"] < cleared["time_ms"] and raised["generation"] < cleared["generation"]
     assert run.worker.metric("scorelane_alarm", topic=pipeline.name, cause="misses") == 0

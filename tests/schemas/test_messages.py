@@ -7,7 +7,7 @@ from schemas.alarm import Alarm, JsonAlarm
 from schemas.errors import REASONS
 from schemas.event import AdEvent, JsonAdEvent, JsonTippingEvent, TippingEvent
 
-ALARM = ("raised", "latency_p99", "ctr", None, 61.5, 50.0, 1700000000000, 7)
+ALARM = ("raised", "latency_p99", "ctr", 61.5, 50.0, 1700000000000, 7)
 TIP = ("t1", 1, 2, 3, 4, 5, 1.5, 6, 1700000000000, None, b"\x00\x00\x80?")
 AD = ("r1", 1, 2, 3, 1700000000000, 50.0, b"\x00\x00\x80?", b"\x01\x00\x00\x00", b"")
 
@@ -25,7 +25,7 @@ def test_msgpack_is_an_array_in_field_order(kind: type[msgspec.Struct], values: 
         (
             JsonAlarm,
             ALARM,
-            b'{"state":"raised","cause":"latency_p99","model":"ctr","lane":null,"observed":61.5,"limit":50.0,'
+            b'{"state":"raised","cause":"latency_p99","topic":"ctr","observed":61.5,"limit":50.0,'
             b'"time_ms":1700000000000,"generation":7}',
         ),
         (

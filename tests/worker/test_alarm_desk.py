@@ -76,7 +76,7 @@ async def test_a_lost_device_raises_at_once(package: Package, tmp_path: Path) ->
         assert at.desk.check() == []
         at.topic.chain.breakers["ort"].lose(at.clock.now)
         (alarm,) = at.desk.check()
-        assert (alarm.state, alarm.cause, alarm.model, alarm.lane) == ("raised", "device_lost", "t", None)
+        assert (alarm.state, alarm.cause, alarm.topic) == ("raised", "device_lost", "t")
         assert alarm.time_ms == 5_000_000
         assert at.desk.check() == [], "told once"
         labels = {"topic": "t", "cause": "device_lost"}
@@ -135,8 +135,7 @@ async def test_changes_are_published_in_json_under_the_topics_name(package: Pack
         assert json.loads(value) == {
             "state": "raised",
             "cause": "device_lost",
-            "model": "t",
-            "lane": None,
+            "topic": "t",
             "observed": 1.0,
             "limit": 0.0,
             "time_ms": 5_000_000,
@@ -172,7 +171,7 @@ async def test_alarms_that_cannot_be_published_are_counted_and_the_desk_goes_on(
         return [] if changes.empty() else changes.get_nowait()
 
     def alarm(cause: str) -> Alarm:
-        return Alarm("raised", cause, "t", None, 1.0, 0.5, 5_000_000, 1)
+        return Alarm("raised", cause, "t", 1.0, 0.5, 5_000_000, 1)
 
     async with desk(package, tmp_path, topic="alarms") as at:
         monkeypatch.setattr(at.desk, "check", check)
@@ -217,7 +216,7 @@ async def test_what_waits_while_the_brokers_are_slow_is_published_together(packa
         outbox = Slow()
         publishing = asyncio.create_task(at.desk._publish(outbox, changes))
         for number, cause in enumerate("abcd"):
-            changes.put_nowait([Alarm("raised", cause, "t", None, 1.0, 0.5, 5_000_000, 1)])
+            changes.put_nowait([Alarm("raised", cause, "t", 1.0, 0.5, 5_000_000, 1)])
             if number == 0:
                 await asyncio.sleep(0)
         outbox.go.set()
