@@ -4,6 +4,8 @@ import asyncio
 import logging
 from typing import Final
 
+import numpy as np
+
 from engines.base import Features, Scores
 from engines.errors import DeviceLost, EngineError
 from worker.clock import Clock
@@ -38,7 +40,7 @@ class Attempt:
         self._patience = max(HANG_FLOOR_S, HANG_FACTOR * tier.service_time.predict(rows))
 
     async def run(self) -> Scores:
-        """Scores, however long they take. Raises `EngineError`."""
+        """Scores, however long they take; none that is finite is a failure. Raises `EngineError`."""
         tier = self._tier
         tier.ran_at = self._started
         try:
@@ -53,6 +55,9 @@ class Attempt:
         now = self._clock.monotonic()
         seconds = max(now - self._started, 0.0)
         tier.service_time.observe(self._rows, seconds)
+        if not np.isfinite(scores).any():
+            self._failed()
+            return scores
         generation = self._unreported()
         if tier.breaker is not None and generation is not None:
             tier.breaker.succeeded(generation, self._rows, seconds, now)

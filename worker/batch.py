@@ -113,6 +113,12 @@ class Batch:
             at += stop - start
         return replace(self, segments=segments)
 
+    def parts(self, *rows: NDArray[np.int64]) -> list[Batch]:
+        """A batch for each of these sets of rows, which together are all. The first has the segments without rows."""
+        first, *others = map(self.select, rows)
+        first.segments += [segment for segment in self.segments if segment.start == segment.stop]
+        return [first, *others]
+
     def split(self) -> tuple[Batch, Batch]:
         """Two batches of half the rows each, for finding the row that an engine refuses. Needs at least two rows."""
         left: list[Segment] = []

@@ -93,11 +93,7 @@ class Dispatcher:
         if len(routes) == 1:
             yield batch, self._follow(batch, features, routes[0], started, tasks)
             return
-        bare = [segment for segment in batch.segments if segment.start == segment.stop]
-        for route in routes:
-            part = batch.select(route.rows)
-            part.segments += bare
-            bare = []
+        for route, part in zip(routes, batch.parts(*(route.rows for route in routes)), strict=True):
             yield part, self._follow(part, part.features(), route, started, tasks)
 
     def _routes(self, batch: Batch, features: Features, now: float) -> list[Route]:
@@ -154,11 +150,18 @@ class Dispatcher:
             except EngineError as error:
                 cause, failure, judged = "error", f"{type(error).__name__}: {error}", True
             else:
-                if np.isfinite(scores).all():
-                    now = self._clock.monotonic()
-                    return [Outcome(batch, scores, tier.engine, tier.model, tier.version, reason, now, now - started)]
+                finite = np.isfinite(scores)
+                if finite.all():
+                    return [self._answered(batch, scores, tier, reason, started)]
                 cause, judged = "not_finite", True
-                failure = f"{int((~np.isfinite(scores)).sum())} of {len(batch)} scores are not finite"
+                failure = f"{int((~finite).sum())} of {len(batch)} scores are not finite"
+                if finite.any():
+                    good, rest = batch.parts(np.flatnonzero(finite), np.flatnonzero(~finite))
+                    answered = self._answered(good, scores[finite], tier, reason, started)
+                    self._troubles.failed(tier.engine, cause, len(rest), failure, self._clock.monotonic())
+                    reason = reason or f"{tier.engine}:{cause}"
+                    others = chain[position + 1 :] or chain[position:]
+                    return [answered, *await self._down(rest, rest.features(), others, reason, started, tasks)]
             reason = reason or f"{tier.engine}:{cause}"
             self._troubles.failed(tier.engine, cause, len(batch), failure, self._clock.monotonic())
         if not judged:  # nothing is known against the rows: they are no dead letters
@@ -176,6 +179,10 @@ class Dispatcher:
             *await self._down(left, left.features(), chain, reason, started, tasks),
             *await self._down(right, right.features(), chain, reason, started, tasks),
         ]
+
+    def _answered(self, batch: Batch, scores: Scores, tier: Tier, reason: str | None, started: float) -> Outcome:
+        now = self._clock.monotonic()
+        return Outcome(batch, scores, tier.engine, tier.model, tier.version, reason, now, now - started)
 
     async def _attempt(
         self, tier: Tier, following: Tier | None, batch: Batch, features: Features, tasks: asyncio.TaskGroup

@@ -32,11 +32,6 @@ async def test_a_failure_sends_the_whole_batch_down_the_chain() -> None:
     assert (outcome.engine, outcome.reason) == ("light", "ort:error")
 
 
-async def test_scores_that_are_not_finite_are_a_failure() -> None:
-    (outcome,) = await outcomes(2, ("ort", lambda xs: [float("nan")] * len(xs)), ("light", double))
-    assert (outcome.engine, outcome.reason) == ("light", "ort:not_finite")
-
-
 @pytest.mark.parametrize("poison", [0, 3, 6])
 async def test_one_row_that_all_engines_refuse_does_not_harm_the_others(poison: int) -> None:
     def refuses(xs: list[int]) -> list[float]:
