@@ -91,7 +91,7 @@ def test_every_event_is_scored_once_and_nothing_is_left(start) -> None:
 
 def test_ctrl_c_ends_it_with_a_summary(start) -> None:
     demo = start()
-    demo.until(r"^\d+ s  tips: in")
+    demo.until(r"^\d+ s of 60 s  tips: in")
     demo.process.send_signal(signal.SIGINT)
     said = demo.rest()
     assert demo.process.wait(30) == 0, said
