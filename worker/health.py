@@ -22,6 +22,8 @@ class Facts:
     """For so long scores or dead letters have waited and the brokers have acknowledged none of them."""
     uncommitted_s: float = 0.0
     """For so long commits have been sent and none has succeeded."""
+    joining: str = ""
+    """What the first join may be waiting for."""
 
 
 def not_live(facts: Facts, now: float, stall_s: float) -> list[str]:
@@ -49,7 +51,7 @@ def not_ready(facts: Facts, now: float, stall_s: float, publish_timeout_s: float
     if facts.draining:
         reasons.append("draining")
     elif facts.warm and facts.assigned_since is None:
-        reasons.append("no assignment: joining the group or rebalancing")
+        reasons.append(f"no assignment: {facts.joining or 'rebalancing'}")
     unanswered_s = min(UNANSWERED_S, publish_timeout_s / 2)
     if facts.unacknowledged_s > unanswered_s:
         reasons.append(f"the brokers have acknowledged no score or dead letter for {facts.unacknowledged_s:.0f} s")

@@ -21,6 +21,7 @@ from worker.errors import ConsumerFailed, DeviceGone, WorkerError
 from worker.fetching import client_of
 from worker.gauges import watch
 from worker.health import Facts, not_live, not_ready
+from worker.joining import Joining
 from worker.lane import Lane
 from worker.memory import lock_memory
 from worker.metrics import Metrics
@@ -72,6 +73,7 @@ class Service:
         self._consumer: Consumer | None = None
         self._topics: dict[str, Topic] = {}
         self._engines = engine_cache(config.worker)
+        self._joining: Joining | None = None
         self._alarms: AlarmDesk | None = None
         self._gone: DeviceGone | None = None
         self._warm = False
@@ -121,8 +123,22 @@ class Service:
         # A lane's thread asks for the interpreter after each native call; at the default of 5 ms it would wait that
         # long whenever the event loop is busy.
         sys.setswitchinterval(0.0005)
-        await consumer.start()
+        await self._join(consumer)
         return publisher, consumer, alarms
+
+    async def _join(self, consumer: Consumer) -> None:
+        joining = self._joining = Joining(self._config.kafka, self._clock.monotonic())
+        async with asyncio.TaskGroup() as tasks:
+            telling = tasks.create_task(self._tell(joining), name="joining")
+            await consumer.start()
+            telling.cancel()
+        self._joining = None
+
+    async def _tell(self, joining: Joining) -> None:
+        while True:
+            await asyncio.sleep(WATCH_INTERVAL_S)
+            if line := joining.due(self._clock.monotonic()):
+                log.info(line)
 
     async def _load(self, stack: AsyncExitStack) -> None:
         stack.push_async_callback(self._unload)
@@ -244,6 +260,7 @@ class Service:
             last_settled=consumer.last_settled,
             unacknowledged_s=max((lane.unacknowledged_s for lane in self._lanes()), default=0.0),
             uncommitted_s=consumer.committer.failing_s,
+            joining=self._joining.told(now) if self._joining is not None else "",
         )
 
     def _not_live(self) -> list[str]:

@@ -39,3 +39,17 @@ def test_sigterm_ends_a_start_that_still_waits_for_its_topic(missing: Pipeline, 
     assert worker.sigterm() == 0, "1 is a start that failed without the topic"
     assert "stopped before it was ready" in worker.stderr
     assert "Unclosed" not in worker.stderr
+
+
+def test_a_start_after_a_crash_says_what_it_waits_for(
+    kafka: Client, unique: str, tmp_path: Path, start_worker: StartWorker
+) -> None:
+    pipeline = Pipeline(kafka, unique, fingerprint_package(tmp_path, builtin("tipping")).path)
+    silent = configuration([pipeline], kafka={"session_timeout_ms": 12_000})
+    start_worker(silent).sigkill()
+    again = start_worker(silent, ready=False)
+    hint = "s: after a crash the group waits up to kafka.session_timeout_ms (12 s); see kafka.group_instance_id"
+    wait_until(lambda: hint in again.get("/readyz")[1], "it says so to those who ask")
+    wait_until(lambda: again.get("/readyz")[0] == 200, "it is ready")
+    assert f"joining group {pipeline.group} for " in again.stderr
+    assert again.stderr.index(hint) < again.stderr.index("assigned: ")

@@ -24,7 +24,12 @@ def test_warming_up_is_live_and_not_ready() -> None:
 def test_a_rebalance_is_live_and_not_ready() -> None:
     facts = replace(HEALTHY, assigned_since=None)
     assert not_live(facts, 100.0, 60.0) == []
-    assert len(not_ready(facts, 100.0, 60.0, 30.0)) == 1
+    assert not_ready(facts, 100.0, 60.0, 30.0) == ["no assignment: rebalancing"]
+
+
+def test_a_first_join_says_what_it_may_wait_for() -> None:
+    facts = replace(HEALTHY, assigned_since=None, joining="joining group ads for 4 s")
+    assert not_ready(facts, 100.0, 60.0, 30.0) == ["no assignment: joining group ads for 4 s"]
 
 
 def test_a_drain_is_live_and_not_ready() -> None:

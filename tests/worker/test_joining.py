@@ -1,0 +1,17 @@
+from worker.config import KafkaConfig
+from worker.joining import Joining
+
+KAFKA = KafkaConfig(bootstrap_servers="localhost:1", group_id="ads", session_timeout_ms=12_500)
+
+
+def test_a_join_that_takes_long_is_told_after_3_s_and_every_10_s() -> None:
+    joining = Joining(KAFKA, 100.0)
+    told = [second for second in range(40) if joining.due(100.0 + second)]
+    assert told == [3, 13, 23, 33]
+
+
+def test_it_says_how_long_it_takes_and_what_it_may_wait_for() -> None:
+    assert Joining(KAFKA, 100.0).told(104.4) == (
+        "joining group ads for 4 s: after a crash the group waits up to kafka.session_timeout_ms (12.5 s); "
+        "see kafka.group_instance_id"
+    )
