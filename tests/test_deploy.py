@@ -9,13 +9,18 @@ import pytest
 import yaml
 
 from tests.test_docs import METRICS, without_suffix
+from worker.chain import CLOSE_S
+from worker.committer import COMMIT_TIMEOUT_S
 from worker.config import Config, WorkerConfig
 from worker.config_example import example
+from worker.fetching import LEAVE_S
 from worker.webhook import MAX_ALERTS, Alert, Authenticator, OutsideAlarms
 
 ROOT = Path(__file__).parents[1]
 DEPLOY = ROOT / "deploy"
 DOCKERFILE = (DEPLOY / "Dockerfile").read_text()
+AFTER_DRAIN_MS = 1000 * (2 * COMMIT_TIMEOUT_S + 2 * LEAVE_S + CLOSE_S)
+"""Commits, the consumer's and the producer's own stop, and an engine that hangs."""
 PINNED = re.compile(r"^([a-z0-9-]+)==([^ ;]+)", re.MULTILINE)
 
 
@@ -88,7 +93,7 @@ def test_compose_starts_the_worker_of_the_readme() -> None:
     assert created == set(re.findall(r"for topic in (.*); do", topics["command"][0])[0].split())
     assert worker["build"]["dockerfile"] == "deploy/Dockerfile"
     grace_ms = int(worker["stop_grace_period"].removesuffix("s")) * 1000
-    assert grace_ms > WorkerConfig().drain_timeout_ms + 15_000
+    assert grace_ms > WorkerConfig().drain_timeout_ms + AFTER_DRAIN_MS
 
 
 # Kubernetes
@@ -97,7 +102,7 @@ def test_compose_starts_the_worker_of_the_readme() -> None:
 def test_a_pod_has_the_time_to_drain(tmp_path: Path) -> None:
     config = worker_config(tmp_path)
     pod = kubernetes()["Deployment"]["spec"]["template"]["spec"]
-    assert pod["terminationGracePeriodSeconds"] * 1000 > config.worker.drain_timeout_ms + 15_000
+    assert pod["terminationGracePeriodSeconds"] * 1000 > config.worker.drain_timeout_ms + AFTER_DRAIN_MS
 
 
 def test_the_probes_ask_pages_that_exist(tmp_path: Path) -> None:

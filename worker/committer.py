@@ -60,11 +60,13 @@ class Committer:
             await asyncio.sleep(interval_s)
             await self.commit()
 
-    async def close(self) -> None:
-        """The last commit of an assignment; nothing is committed after it until `open`."""
+    async def close(self) -> bool:
+        """The last commit of an assignment; nothing is committed after it until `open`. Returns whether it succeeded,
+        or there was none to make."""
         async with self._lock:
-            await self._commit()
+            committed = not self._open or await self._commit()
             self._close()
+            return committed
 
     async def forbid(self) -> None:
         """No commit until `open`; one that is on its way is awaited."""

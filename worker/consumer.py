@@ -18,10 +18,10 @@ from worker.clock import Clock
 from worker.committer import Committer
 from worker.config import KafkaConfig, WorkerConfig
 from worker.errors import BrokerUnreachable, ConsumerFailed
-from worker.fetching import agree, drop_held, expelled, fetch_error, keep_records_bare, position
+from worker.fetching import LEAVE_S, agree, drop_held, expelled, fetch_error, keep_records_bare, position
 from worker.metrics import Metrics
 from worker.pacing import Pacing
-from worker.partition import Partition
+from worker.partition import Partition, shown
 from worker.shutdown import bounded
 from worker.topic import Topic
 
@@ -39,8 +39,6 @@ REBIND_INTERVAL_S: Final = 5.0
 SETTLING_SHARE: Final = 0.2
 """Part of a drain that is kept for the batches in work, when there is no time for all that waits: published and not
 committed, they would be scored again by the next owner."""
-LEAVE_S: Final = 5.0
-"""For the client's own stop, which can hang without brokers."""
 
 
 class Consumer(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafka has no types
@@ -76,6 +74,8 @@ class Consumer(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafka has
         self.assigned_since: float | None = None
         """Monotonic second of the current assignment, None during a rebalance. An assignment may be empty."""
         self.last_poll = self.last_settled = clock.monotonic()
+        self.left: list[str] = []
+        """What a stop leaves undone, with the remedies."""
         self._consumer = client
         self.committer = Committer(self._consumer, self._positions, metrics, clock)
 
@@ -141,8 +141,7 @@ class Consumer(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafka has
     async def abort(self) -> None:
         """Leave without finishing: commit what is settled, fence the rest."""
         self._stopping, self._open = True, False
-        await self.committer.close()
-        self._fence()
+        await self._end()
         await self.close()
 
     async def close(self) -> None:
@@ -178,7 +177,7 @@ class Consumer(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafka has
                 await self.committer.forbid()
                 self._fence()
             elif self._partitions:
-                log.info("revoked: %s", _shown(revoked))
+                log.info("revoked: %s", shown(revoked))
                 await self._give_up()
         except Exception as error:
             self._failure = error
@@ -196,7 +195,7 @@ class Consumer(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafka has
             self._open = not self._stopping
             self.committer.open()
             drop_held(self._consumer)
-            log.info("assigned: %s", _shown(assigned))
+            log.info("assigned: %s", shown(assigned))
         except Exception as error:
             self._failure = error
 
@@ -250,13 +249,18 @@ class Consumer(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafka has
                     await asyncio.gather(*(lane.finish() for lane in lanes))
             except TimeoutError:
                 log.warning("batches in work were not acknowledged in time; their scores may come twice")
-        await self.committer.close()
+        await self._end()
+
+    async def _end(self) -> None:
+        if not await self.committer.close() and self._stopping:
+            self.left.append("the last commit failed, the scores since the one before come twice: check the brokers")
+        if self.held and self._stopping:
+            self.left.append(f"{self.held} records are left to the next owner: raise worker.drain_timeout_ms")
         self._fence()
 
     def _fence(self) -> None:
         for partition in self._partitions.values():
-            left = partition.ledger.unsettled
-            if left:
+            if left := partition.ledger.unsettled:
                 self._metrics.abandoned.labels(partition.topic).inc(left)
             partition.fence()
         self._partitions.clear()
@@ -293,7 +297,3 @@ class Consumer(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafka has
             for number, partition in mine.items():
                 partition.taken = 0
                 partition.move(lanes[binding[number]])
-
-
-def _shown(partitions: Iterable[TopicPartition]) -> str:
-    return ", ".join(f"{tp.topic}[{tp.partition}]" for tp in sorted(partitions)) or "no partitions"

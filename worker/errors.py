@@ -17,6 +17,10 @@ class DeviceGone(WorkerError):
     """The device was lost; only a new process gets it back. Raised after a graceful drain."""
 
 
+class DrainIncomplete(WorkerError):
+    """A stop left something to the next owner. Raised after it."""
+
+
 class NoEngineLeft(WorkerError):
     """No engine can score any more, whatever the rows are."""
 

@@ -23,6 +23,8 @@ from worker.reconnect import pause_between_failures
 BATCH_START: Final = struct.Struct(">qiib")
 """Of a batch of records: base offset, length of what follows the length, leader epoch, magic."""
 LENGTH_END: Final = 12
+LEAVE_S: Final = 5.0
+"""For a client's own stop, which can hang without brokers."""
 
 
 def client_of(kafka: KafkaConfig, member: int = 0) -> AIOKafkaConsumer:

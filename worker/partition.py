@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
+from aiokafka import TopicPartition
+
 from worker.lane import Lane
 from worker.ledger import Ledger
 
@@ -38,3 +42,8 @@ class Partition:
                 return False
             self.lane, self._moving_to = self._moving_to, None
         return self.lane.has_room
+
+
+def shown(partitions: Iterable[TopicPartition]) -> str:
+    """For a log line."""
+    return ", ".join(f"{tp.topic}[{tp.partition}]" for tp in sorted(partitions)) or "no partitions"

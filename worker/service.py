@@ -17,8 +17,8 @@ from worker.chain import CLOSE_S, engine_cache
 from worker.clock import Clock, SystemClock
 from worker.config import Config
 from worker.consumer import Consumer
-from worker.errors import ConsumerFailed, DeviceGone, WorkerError
-from worker.fetching import client_of
+from worker.errors import ConsumerFailed, DeviceGone, DrainIncomplete, WorkerError
+from worker.fetching import LEAVE_S, client_of
 from worker.gauges import watch
 from worker.health import Facts, not_live, not_ready
 from worker.joining import Joining
@@ -98,6 +98,8 @@ class Service:
         log.info("stopped")
         if self._gone is not None:
             raise self._gone
+        if consumer.left:
+            raise DrainIncomplete(f"not drained: {'; '.join(consumer.left)}")
 
     async def _start(self, stack: AsyncExitStack) -> tuple[Publisher, Consumer, AlarmDesk]:
         config, worker = self._config, self._config.worker
@@ -108,7 +110,7 @@ class Service:
         await self._load(stack)
         alarms = self._alarms = AlarmDesk(config.alarms, self._topics, self._metrics, self._clock)
         publisher = Publisher(config.kafka, worker)
-        stack.push_async_callback(publisher.stop, worker.drain_timeout_ms / 1000)
+        stack.push_async_callback(publisher.stop, LEAVE_S)
         await publisher.start()
         client = client_of(config.kafka, self._member)
         Resets(client, self._metrics).watch()

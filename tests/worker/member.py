@@ -53,6 +53,7 @@ class Client:
         self.log: list[str] = []
         self.stops: BaseException | None = None
         self.start_error: Exception | None = None
+        self.commit_error: Exception | None = None
         self._fetcher = Fetcher()
         self._client = SimpleNamespace(_conns={})
         self.positions: dict[TopicPartition, int] = {}
@@ -95,6 +96,8 @@ class Client:
 
     async def commit(self, offsets: dict[TopicPartition, int]) -> None:
         self.log.append("commit")
+        if self.commit_error is not None:
+            raise self.commit_error
         self.commits.append(dict(offsets))
 
     def highwater(self, partition: TopicPartition) -> int | None:

@@ -83,10 +83,16 @@ async def test_a_new_assignment_commits_all_positions_again(at: Fixture) -> None
 
 
 async def test_closing_commits_once_more_and_then_no_more(at: Fixture) -> None:
-    await at.committer.close()
+    assert await at.committer.close()
     at.positions[A] = 6
     assert not await at.committer.commit()
     assert at.client.commits == [{A: 5, B: 7}]
+
+
+async def test_closing_tells_a_last_commit_that_failed_and_none_where_there_is_none_to_make(at: Fixture) -> None:
+    at.client.errors = [KafkaConnectionError("gone")]
+    assert not await at.committer.close()
+    assert await at.committer.close(), "it is closed already"
 
 
 @pytest.mark.parametrize("error", [CommitFailedError("moved on"), IllegalStateError("not assigned")])

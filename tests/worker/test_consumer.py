@@ -44,6 +44,7 @@ async def test_what_was_taken_in_is_finished_and_committed_before_it_leaves(pack
             await at.outbox.scores(8)
             await at.consumer.leave()
         assert at.consumer.held == 0
+        assert at.consumer.left == []
     assert at.committed == {A: 15, B: 73}
     assert at.client.log == ["subscribe t", "commit", "stop"]
 
@@ -97,6 +98,23 @@ async def test_what_cannot_be_finished_in_time_is_fenced_counted_and_not_committ
         assert at.committed == {A: 3}, "the position of the first record that is not settled"
         assert [lane.held for lane in at.topic.lanes] == [(0, 0), (0, 0)]
         assert list(at.consumer._partitions) == [B]
+
+
+async def test_a_stop_tells_what_it_leaves_undone_and_a_rebalance_does_not(package: Package) -> None:
+    async with member(package, outbox=Stalled(), drain_timeout_ms=100) as at:
+        await at.rebalance(A)
+        async with polling(at):
+            at.client.polls.put_nowait({A: records(tips(6), 3)})
+            await at.outbox.until("t.scores", 6)
+            at.client.commit_error = KafkaConnectionError("gone")
+            await at.rebalance(B)
+            assert at.consumer.left == []
+            at.client.polls.put_nowait({B: records(tips(4, 1))})
+            await at.outbox.until("t.scores", 10)
+            await at.consumer.leave()
+        commit, records_left = at.consumer.left
+        assert commit.startswith("the last commit failed")
+        assert records_left.startswith("4 records are left to the next owner")
 
 
 async def test_an_event_after_an_hour_without_any_is_no_stall(package: Package) -> None:

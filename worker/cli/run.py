@@ -43,7 +43,8 @@ def run(config_path: Path | None, processes: int, member: int, log_level: str) -
     The first signal drains: no more events are taken, everything taken is scored, published and committed, within
     worker.drain_timeout_ms. Member i serves /healthz, /readyz and /metrics on port admin.port + i.
 
-    Exit codes: 0 after a drain, 1 on a failure that a restart may mend, 2 when the configuration or a model is wrong.
+    Exit codes: 0 after a whole drain, 1 on a failure that a restart may mend or when the last commit failed or records
+    were left to the next owner, 2 when the configuration or a model is wrong.
     """
     config = load(config_path)
     log_to_stderr(log_level)
