@@ -17,6 +17,8 @@ from typing import Final, Literal, NamedTuple
 
 import msgspec
 
+from worker.printable import printable
+
 MAX_BODY_BYTES: Final = 1 << 20
 MAX_ALERTS: Final = 1000
 MAX_KNOWN: Final = 1024
@@ -83,7 +85,7 @@ class Payload(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Outside(NamedTuple):
-    """One alarm from outside. `name` is what holds a breaker."""
+    """One alarm from outside, its texts fit for a log. `name` is what holds a breaker."""
 
     name: str
     alertname: str
@@ -99,6 +101,8 @@ def parse(body: bytes) -> list[Alert]:
         payload = msgspec.json.decode(body, type=Payload)
         for alert in payload.alerts:
             alert.began  # noqa: B018 - refuses a bad time before anything is applied
+    except RecursionError:
+        raise WebhookError(400, "not an Alertmanager payload: nested too deeply") from None
     except (msgspec.MsgspecError, UnicodeDecodeError, ValueError) as error:
         raise WebhookError(400, f"not an Alertmanager payload: {error}") from error
     if payload.version != "4":
@@ -148,8 +152,9 @@ class OutsideAlarms:
         identity, began = alert.identity, alert.began
         known = self._known.pop(identity, None)
         if known is None:
-            name = f"alertmanager:{identity}"
-            outside = Outside(name, alert.labels.get("alertname", ""), alert.labels.get("model"))
+            labels = {label: printable(value) for label, value in alert.labels.items()}
+            name = f"alertmanager:{printable(identity)}"
+            outside = Outside(name, labels.get("alertname", ""), labels.get("model"))
             known = _Known(outside, False, datetime.min.replace(tzinfo=UTC), inf)
         self._known[identity] = known
         if alert.status == "firing":

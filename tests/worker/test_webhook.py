@@ -109,6 +109,12 @@ def test_an_alarm_whose_end_never_comes_ends_by_itself() -> None:
     assert alarms.expire(inf) == []
 
 
+def test_labels_cannot_forge_a_log_line_or_steer_a_terminal() -> None:
+    sent = alert("firing", fingerprint="f\n", alertname="Slow\n2026 ERROR all is lost", model="\x1b[2J\u2028din")
+    [outside], _ = OutsideAlarms().apply([sent], 0.0)
+    assert outside == ("alertmanager:f\\n", "Slow\\n2026 ERROR all is lost", "\\x1b[2J\\u2028din")
+
+
 def test_without_a_fingerprint_the_labels_are_the_identity() -> None:
     alarms = OutsideAlarms()
     raised, _ = alarms.apply([alert("firing", fingerprint="", a="1", b="2")], 0.0)
@@ -156,6 +162,8 @@ def test_deliveries_in_any_order_and_number_end_where_the_last_change_left_it(
         (b'{"version": "4", "alerts": [{"status": "firing", "startsAt": "noon"}]}', 400, "noon"),
         (b'{"version": "4", "alerts": [{"status": "firing", "labels": {"a": "\xff"}}]}', 400, "not an Alertmanager"),
         (b'{"version": "4", "alerts": [' + b",".join([b'{"status":"firing"}'] * 1001) + b"]}", 413, "1001 alerts"),
+        (b'{"version": "4", "alerts": [{"annotations": ' + b"[" * 100_000, 400, "nested too deeply"),
+        (b'{"version": "4", "other": ' + b"[" * 100_000, 400, "nested too deeply"),
         (b" " * (1 << 20) + b"{}", 413, "bytes"),
     ],
 )

@@ -16,6 +16,7 @@ from rich.text import Text
 from worker.cli.client import client_args, connection_options, partitions_of, quiet, started
 from worker.cli.loop import run_until_signal
 from worker.cli.scores import ReadDeadLetter, ScoreCounts, ScoreReader, dead, to_json
+from worker.printable import printable as printable
 
 REFRESH_S = 0.25
 
@@ -123,11 +124,6 @@ class _Plain:
             sys.stdout.write(text + "\n")
         if scores:
             sys.stdout.flush()
-
-
-def printable(text: str) -> str:
-    """Whatever somebody sent, in one line and with nothing that steers a terminal."""
-    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 
 def decimals(score: Any) -> str:
