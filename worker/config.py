@@ -18,6 +18,7 @@ from msgspec import Meta
 from engines import EngineKind
 from schemas.wire import Format
 from worker.config_quality import (
+    TOPIC_FORM,
     AlarmConfig,
     BreakerConfig,
     ClassConfig,
@@ -29,8 +30,14 @@ from worker.deadline import DeadlineBase, EventDeadline
 from worker.route import LatePolicy
 
 Positive = Annotated[int, Meta(ge=1, le=(1 << 31) - 1)]
-TopicName = Annotated[str, Meta(pattern=r"^(?!\.{1,2}$)[a-zA-Z0-9._-]{1,249}$")]
-Servers = Annotated[str, Meta(pattern=r"^\s*[^\s,:]\S*:\d{1,5}(\s*,\s*[^\s,:]\S*:\d{1,5})*\s*$")]
+TopicName = Annotated[str, Meta(pattern=r"^(?!\.{1,2}$)[a-zA-Z0-9._-]{1,249}$", description=TOPIC_FORM)]
+Servers = Annotated[
+    str,
+    Meta(
+        pattern=r"^\s*[^\s,:/][^\s/]*:\d{1,5}(\s*,\s*[^\s,:/][^\s/]*:\d{1,5})*\s*$",
+        description="host:port, several separated by commas, without a scheme such as kafka://",
+    ),
+]
 SECRETS = frozenset({"ssl_password", "sasl_password"})
 """Keys whose values are never printed."""
 
@@ -168,7 +175,13 @@ class TopicConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     """Most events of one batch."""
     threads: Annotated[int, Meta(ge=1, le=256)] = 1
     """Threads of one CPU engine."""
-    device: Annotated[str, Meta(pattern=r"^(\d{1,3}|GPU-[0-9a-fA-F-]+|MIG-[0-9a-zA-Z/-]+)$")] = "0"
+    device: Annotated[
+        str,
+        Meta(
+            pattern=r"^(\d{1,3}|GPU-[0-9a-fA-F-]+|MIG-[0-9a-zA-Z/-]+)$",
+            description="a number, or a UUID that begins with GPU- or MIG-",
+        ),
+    ] = "0"
     """GPU of engine trt: its index, UUID (GPU-...) or MIG slice (MIG-...). Several workers may share one."""
     primary_above_ms: Annotated[float, Meta(ge=0)] | Literal["predicted"] = "predicted"
     """Remaining budget that an event must have for the primary engine; with less the next engine scores it at once.

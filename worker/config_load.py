@@ -25,6 +25,7 @@ PATHS = (
 )
 # Kubernetes describes each Service to every pod: a Service named scorelane-admin sets SCORELANE_ADMIN_PORT=tcp://...
 _SERVICE_LINK = re.compile(r"_SERVICE_(HOST|PORT(_.+)?)$|_PORT_\d+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?$")
+_AT = re.compile(r" - at `\$\[(\d+)\]`$")
 _SERVICE_URL = re.compile(r"^(tcp|udp|sctp)://")
 
 type Table = dict[str, Any]
@@ -127,7 +128,9 @@ class _Reader:
         try:
             converted = msgspec.convert(value, kind, strict=key not in self._from_environment)
         except msgspec.ValidationError as error:
-            problem, remedy = str(error).rstrip("."), _remedy(kind, field)
+            problem, remedy = _AT.sub(_item, str(error).rstrip(".")), _remedy(kind, field)
+            if form := _form(kind):
+                problem, remedy = ("not of this form", f"write {form}") if isinstance(value, str) else (problem, remedy)
             if element is not None and isinstance(value, str):
                 problem, remedy = "not a list", f"write a list, {_listed(element, value)}"
             self._report(key, value, problem, remedy)
@@ -185,6 +188,15 @@ def _remedy(kind: Any, field: msgspec.structs.FieldInfo) -> str:
     choices = ", ".join(dict.fromkeys(_choices(kind)))
     use = f"use one of {choices}" if choices else "correct it"
     return use if field.required or field.default in ("", ()) else f"{use}, or remove it (default {field.default!r})"
+
+
+def _form(kind: Any) -> str:
+    """What texts with a pattern look like, in words; empty where there is no pattern."""
+    return next((str(meta.description) for meta in getattr(kind, "__metadata__", ()) if meta.pattern), "")
+
+
+def _item(found: re.Match[str]) -> str:
+    return f" (item {int(found[1]) + 1} of the list)"
 
 
 def _listed(element: Any, value: str) -> str:

@@ -12,14 +12,16 @@ from worker.classes import ClassPolicy, ShedPolicy
 from worker.route import SegmentRule
 
 Milliseconds = Annotated[int, Meta(ge=1, le=86_400_000)]
-OptionalTopic = Annotated[str, Meta(pattern=r"^(?!\.{1,2}$)[a-zA-Z0-9._-]{0,249}$")]
+TOPIC_FORM = "1 to 249 letters, digits, '.', '_' and '-', other than '.' and '..'"
+OptionalTopic = Annotated[str, Meta(pattern=r"^(?!\.{1,2}$)[a-zA-Z0-9._-]{0,249}$", description=TOPIC_FORM)]
+Name = Annotated[str, Meta(pattern=r"^[A-Za-z0-9_-]{1,32}$", description="1 to 32 letters, digits, '_' and '-'")]
 Part = Annotated[float, Meta(gt=0, lt=1)]
 
 
 class ClassConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """[[classes]]: one class of service, the highest first. Without any there is one class that sheds nothing."""
 
-    name: Annotated[str, Meta(pattern=r"^[A-Za-z0-9_-]{1,32}$")]
+    name: Name
     """What topics (`service_class`) and the records' header `class` call it, for example "L1". Required."""
     weight: Annotated[float, Meta(gt=0)] = 1.0
     """Share of the rows while other classes wait too, relative to their weights."""
@@ -144,7 +146,7 @@ class AlarmConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 class SegmentConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A segment of a topic's events with a model of its own, by a category of theirs: `values` or `fewer_than`."""
 
-    name: Annotated[str, Meta(pattern=r"^[A-Za-z0-9_-]{1,32}$")]
+    name: Name
     """Stands in each score's reason: "segment:<name>". Required."""
     model: str
     """Its model package; the spec must have the same inputs as the topic's. Required."""

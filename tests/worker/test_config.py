@@ -121,6 +121,42 @@ name = "ads"
     ]
 
 
+FORM = "host:port, several separated by commas, without a scheme such as kafka://"
+TOPIC = "1 to 249 letters, digits, '.', '_' and '-', other than '.' and '..'"
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "problem"),
+    [
+        ('"localhost:9092"', '"localhost"', f"kafka.bootstrap_servers: 'localhost': not of this form; write {FORM}"),
+        (
+            '"localhost:9092"',
+            '"kafka://localhost:9092"',
+            f"kafka.bootstrap_servers: 'kafka://localhost:9092': not of this form; write {FORM}",
+        ),
+        ('"tips"', '"my ads"', f"topics[my ads].name: 'my ads': not of this form; write {TOPIC}"),
+        (
+            'name = "tips"',
+            'name = "tips"\nfallback = ["light", "tree"]',
+            "topics[tips].fallback: ['light', 'tree']: Invalid enum value 'tree' (item 2 of the list); "
+            "use one of trt, ort, trees, light, constant, or remove it (default ('light',))",
+        ),
+        (
+            'name = "tips"',
+            'name = "tips"\ndevice = "gpu"',
+            "topics[tips].device: 'gpu': not of this form; write a number, or a UUID that begins with GPU- or MIG-",
+        ),
+    ],
+)
+def test_what_does_not_fit_is_said_in_words(tmp_path: Path, old: str, new: str, problem: str) -> None:
+    assert problems(tmp_path, MINIMAL.replace(old, new)) == [f"worker.toml: {problem}"]
+
+
+@pytest.mark.parametrize("servers", ["localhost:9092", "a:1, b.example:2", "[::1]:9092", "10.0.0.1:9092 ,b:2"])
+def test_brokers_are_hosts_with_ports(tmp_path: Path, servers: str) -> None:
+    assert load(tmp_path, MINIMAL.replace("localhost:9092", servers)).kafka.bootstrap_servers == servers
+
+
 def test_syntax_errors_name_the_line(tmp_path: Path) -> None:
     (problem,) = problems(tmp_path, "[kafka]\nbootstrap_servers = \n")
     assert problem.startswith("worker.toml: line 2: ")
