@@ -22,6 +22,7 @@ from worker.fetching import LEAVE_S, agree, drop_held, expelled, fetch_error, ke
 from worker.metrics import Metrics
 from worker.pacing import Pacing
 from worker.partition import Partition, shown
+from worker.refusals import group_remedy
 from worker.shutdown import bounded
 from worker.topic import Topic
 
@@ -63,11 +64,10 @@ class Consumer(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafka has
     ) -> None:
         self._topics = topics
         self._worker = worker
-        self._metrics = metrics
-        self._clock = clock
+        self._kafka = kafka
+        self._metrics, self._clock = metrics, clock
         self._partitions: dict[TopicPartition, Partition] = {}
         self._open = self._stopping = self._taking_in = False
-        self._from_end = kafka.auto_offset_reset == "latest"
         self._failure: BaseException | None = None
         self._pacing = Pacing(kafka, (topic.config.budget_ms for topic in topics.values()))
         self._room = asyncio.Event()
@@ -85,7 +85,8 @@ class Consumer(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafka has
         try:
             await self._consumer.start()
         except KafkaError as error:
-            raise BrokerUnreachable(f"{error!r}; check kafka.bootstrap_servers and that the topics exist") from error
+            remedy = group_remedy(error, self._kafka, "check kafka.bootstrap_servers and that the topics exist")
+            raise BrokerUnreachable(f"{error!r}; {remedy}") from error
         keep_records_bare(self._consumer)
 
     async def run(self) -> None:
@@ -109,9 +110,8 @@ class Consumer(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafka has
                 self._open = False
                 if not isinstance(error, KafkaError):
                     raise
-                raise ConsumerFailed(
-                    f"{error!r}; nothing was committed for the records concerned, a restart reads them again"
-                ) from error
+                lost = "nothing was committed for the records concerned, a restart reads them again"
+                raise ConsumerFailed(f"{error!r}; {group_remedy(error, self._kafka, lost)}") from error
             owned, self._taking_in = dict(self._partitions) if self._open else {}, bool(polled)
             self.last_poll = self._clock.monotonic()
             self._check_client()
@@ -274,7 +274,7 @@ class Consumer(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafka has
             for tp, partition in self._partitions.items():
                 at = position(self._consumer, tp)
                 # Where reading begins at the end, an end of 0 is committed too: what comes while nobody reads is ours.
-                if at or (at is not None and self._from_end):
+                if at or (at is not None and self._kafka.auto_offset_reset == "latest"):
                     partition.ledger.reach(at)
 
     def _positions(self) -> dict[TopicPartition, int]:

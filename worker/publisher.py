@@ -11,16 +11,19 @@ from itertools import repeat
 from typing import Final, Protocol
 
 from aiokafka import AIOKafkaProducer
-from aiokafka.errors import KafkaError, MessageSizeTooLargeError
+from aiokafka.errors import KafkaConnectionError, KafkaError, MessageSizeTooLargeError
 from aiokafka.producer.message_accumulator import BatchBuilder
 
 from schemas.dead_letter import Header
 from worker.config import KafkaConfig, WorkerConfig
 from worker.errors import BrokerUnreachable, PublishFailed
 from worker.reconnect import pause_between_failures
+from worker.refusals import lookup_remedy, send_remedy
 from worker.shutdown import bounded
 
 log = logging.getLogger("scorelane.publisher")
+topics_log = logging.getLogger("scorelane.topics")
+"""Of topics that are looked up, which are the input's too."""
 
 BATCH_BYTES: Final = 262_144
 """Uncompressed bytes of one produced batch; below every broker's default limit of a message set (1 MB)."""
@@ -101,7 +104,7 @@ class Delivery:
             except KafkaError as error:
                 raise PublishFailed(
                     f"topic {self._topic}, partition {self._partition}: {len(messages)} messages were not acknowledged:"
-                    f" {error!r}; no offset was moved for them; check the brokers and the topic's limits"
+                    f" {error!r}; no offset was moved for them; {send_remedy(error, self._topic)}"
                 ) from error
 
 
@@ -118,6 +121,7 @@ class Publisher:
             linger_ms=0,
         )
         pause_between_failures(self._producer.client)
+        self._servers = kafka.bootstrap_servers
         self._asked: dict[str, int] = {}
         """Partition numbers below which the brokers were asked for a topic's count."""
 
@@ -128,7 +132,10 @@ class Publisher:
         except KafkaError as error:
             with contextlib.suppress(Exception):
                 await self._producer.stop()
-            raise BrokerUnreachable(f"{error}; check kafka.bootstrap_servers and the security settings") from error
+            # The client's own words are its list of addresses.
+            problem = "no broker can be reached" if isinstance(error, KafkaConnectionError) else repr(error)
+            remedy = "check kafka.bootstrap_servers and the security settings"
+            raise BrokerUnreachable(f"{self._servers}: {problem}; {remedy}") from error
 
     async def stop(self, timeout_s: float) -> None:
         """Flush and close; left behind after `timeout_s`, since the client's own stop can hang without brokers."""
@@ -139,19 +146,35 @@ class Publisher:
         known = self._producer.client.cluster.partitions_for_topic(topic)
         if known is not None:  # a microsecond, the rest thirty
             return len(known)
-        remedy = "create it, or let the brokers create topics"
         waits = "topic %s: unknown to the brokers; waiting up to %.0f s for it"
-        told = asyncio.get_running_loop().call_later(TOLD_S, log.warning, waits, topic, TOPIC_S)
+        told = asyncio.get_running_loop().call_later(TOLD_S, topics_log.warning, waits, topic, TOPIC_S)
         try:
             async with asyncio.timeout(TOPIC_S):
                 partitions = await self._producer.partitions_for(topic)
         except TimeoutError:
-            raise PublishFailed(f"topic {topic}: unknown to the brokers for {TOPIC_S:.0f} s; {remedy}") from None
+            raise PublishFailed(f"topic {topic}: unknown to the brokers for {TOPIC_S:.0f} s; create it") from None
         except KafkaError as error:
-            raise PublishFailed(f"topic {topic}: {error}; {remedy}") from error
+            raise PublishFailed(f"topic {topic}: {error!r}; {lookup_remedy(error, topic)}") from error
         finally:
             told.cancel()
         return len(partitions)
+
+    async def partition_counts(self, topics: Iterable[str]) -> dict[str, int]:
+        """Partitions of each topic. Raises `PublishFailed` with a line for each that does not exist."""
+        names = list(dict.fromkeys(topics))
+        answers = await asyncio.gather(*map(self.partition_count, names), return_exceptions=True)
+        counts: dict[str, int] = {}
+        missing: list[str] = []
+        for name, answer in zip(names, answers, strict=True):
+            if isinstance(answer, PublishFailed):
+                missing.append(str(answer))
+            elif isinstance(answer, BaseException):
+                raise answer
+            else:
+                counts[name] = answer
+        if missing:
+            raise PublishFailed("\n".join(missing))
+        return counts
 
     async def _partition(self, topic: str, number: int) -> int:
         """The partition of a number, modulo the topic's count as the client knows it: it looks it up every

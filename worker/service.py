@@ -157,12 +157,14 @@ class Service:
         await bounded(asyncio.to_thread(self._engines.close), CLOSE_S, "unloading the engines")
 
     async def _open_lanes(self, publisher: Publisher, consumer: Consumer) -> None:
-        if self._config.alarms.topic:  # found missing now rather than when something is wrong already
-            await publisher.partition_count(self._config.alarms.topic)
+        outputs = {name: (topic.config.scores, topic.config.dead_letters) for name, topic in self._topics.items()}
+        # The alarms' too: found missing now rather than when something is wrong already.
+        names = [*outputs, *(output for both in outputs.values() for output in both), self._config.alarms.topic]
+        counts = await publisher.partition_counts(filter(None, names))
         for name, topic in self._topics.items():
-            partitions = await publisher.partition_count(name)
-            for output in (topic.config.scores, topic.config.dead_letters):
-                if await publisher.partition_count(output) < partitions:
+            partitions = counts[name]
+            for output in outputs[name]:
+                if counts[output] < partitions:
                     log.warning("topic %s has fewer partitions than %s; scores share them, in order", output, name)
             with _starting(name):
                 await topic.open_lanes(min(self._config.worker.lanes, partitions), publisher, consumer.settled)

@@ -22,14 +22,16 @@ def missing(kafka: Client, unique: str, tmp_path: Path) -> Pipeline:
     return pipeline
 
 
-def test_a_topic_that_is_not_there_is_said_once_and_ends_the_start(
+def test_topics_that_are_not_there_are_each_said_once_and_end_the_start(
     missing: Pipeline, start_worker: StartWorker
 ) -> None:
     worker = start_worker(configuration([missing]), ready=False)
     wait_until(lambda: worker.exit_code is not None, "it gives up")
     assert worker.exit_code == 1
-    assert worker.stderr.count(f"topic {missing.name}: unknown to the brokers; waiting up to 10 s for it") == 1
-    assert worker.stderr.endswith("unknown to the brokers for 10 s; create it, or let the brokers create topics\n")
+    for topic in (missing.name, f"{missing.name}.scores", f"{missing.name}.dead"):
+        waits = f"scorelane.topics: topic {topic}: unknown to the brokers; waiting up to 10 s for it\n"
+        assert worker.stderr.count(waits) == 1
+        assert worker.stderr.count(f"topic {topic}: unknown to the brokers for 10 s; create it\n") == 1
     assert "aiokafka" not in worker.stderr
 
 

@@ -70,7 +70,7 @@ async def started[C](client: C, args: Mapping[str, Any]) -> AsyncIterator[C]:
         raise BrokerUnreachable(f"{servers}: no answer in {CONNECT_TIMEOUT_S:g} s; {remedy}") from None
     except KafkaConnectionError as error:
         await _stop(client)
-        raise BrokerUnreachable(f"{servers}: {error}; {remedy}") from error
+        raise BrokerUnreachable(f"{servers}: no broker can be reached; {remedy}") from error
     except BaseException:
         await _stop(client)
         raise
