@@ -92,3 +92,14 @@ def test_brokers_that_stay_away_end_the_worker_and_the_next_start_loses_nothing(
     start_worker(config)
     pipeline.wait_finished()
     assert set(positions(pipeline.scores())) == set(where)
+
+
+def test_a_stop_without_an_answer_of_the_brokers_is_no_success(
+    own_broker: Broker, backlog: Backlog, start_worker: StartWorker
+) -> None:
+    pipeline, _ = backlog(20)
+    worker = start_worker(configuration([pipeline], worker={"commit_interval_ms": 9_000}))
+    wait_until(lambda: worker.metric("scorelane_scores_total") == 20, "all are scored", every_s=0.01)
+    own_broker.freeze()
+    assert worker.sigterm() == 1
+    assert "not drained: the last commit failed" in worker.stderr
