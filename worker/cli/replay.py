@@ -75,11 +75,11 @@ class Share(click.ParamType[tuple[str, float]]):
 @click.option("--clock", type=click.Choice(["simulated", "real"]), default="simulated", show_default=True)
 @click.option("--rate", type=click.FloatRange(0, min_open=True), help="Made-up events a second, instead of TRACE.")
 @click.option(
-    "--seconds", type=click.FloatRange(0, min_open=True), default=10.0, show_default=True, help="With --rate."
+    "--seconds", type=click.FloatRange(0, 86_400, min_open=True), default=10.0, show_default=True, help="With --rate."
 )
 @click.option("--burst", "bursts", type=Burst(), multiple=True, help="With --rate, as 2s-4s:10; may be repeated.")
 @click.option("--class", "classes", type=Share(), multiple=True, help="With --rate, as L1=0.2; may be repeated.")
-@click.option("--partitions", type=click.IntRange(1), default=4, show_default=True, help="With --rate.")
+@click.option("--partitions", type=click.IntRange(1, 10_000), default=4, show_default=True, help="With --rate.")
 @click.option("--seed", type=int, default=0, show_default=True)
 @click.option(
     "--service",
@@ -187,7 +187,11 @@ def _made_up(
     traffic = Traffic(
         rate=rate, seconds=seconds, bursts=bursts, classes=dict(classes), partitions=partitions, seed=seed
     )
-    return make(traffic, topic.name, Package.open(Path(topic.model)).spec, topic.format)
+    spec = Package.open(Path(topic.model)).spec
+    try:
+        return make(traffic, topic.name, spec, topic.format)
+    except ValueError as error:
+        raise click.UsageError(str(error)) from error
 
 
 def _paces(topic: "TopicConfig", service: tuple[Measured, ...], *, measure: bool) -> "dict[str, Pace]":

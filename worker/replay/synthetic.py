@@ -16,6 +16,8 @@ from worker.replay.trace import Trace, TraceRecord
 START_MS: Final = 1_760_000_000_000.0
 POOL: Final = 256
 """Distinct events; they are sent over and over."""
+MAX_EVENTS: Final = 10_000_000
+"""All are made before the first is played."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,7 +38,7 @@ class Traffic:
 
 
 def make(traffic: Traffic, topic: str, spec: ModelSpec, format: Format) -> Trace:
-    """Events of `spec`, with a class in the record's header `class`."""
+    """Events of `spec`, with a class in the record's header `class`. Raises `ValueError` for too many."""
     rng = np.random.default_rng(traffic.seed)
     times = _times(traffic, rng)
     pool = _events(spec, format, rng)
@@ -71,6 +73,8 @@ def _times(traffic: Traffic, rng: np.random.Generator) -> "np.ndarray[Any, np.dt
         for edge in edges[:-1]
     ]
     expected = np.concatenate(([0.0], np.cumsum(np.diff(edges) * rates)))
+    if not expected[-1] <= MAX_EVENTS:
+        raise ValueError(f"more than {MAX_EVENTS:,} events; make the rate, the bursts or the time smaller")
     if traffic.poisson:
         counts = np.sort(rng.random(rng.poisson(expected[-1]))) * expected[-1]
     else:

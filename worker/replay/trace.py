@@ -1,14 +1,21 @@
 """Recorded traffic as a file: one JSON object a line, bytes as base64, so that any record can be kept."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import pairwise
 from pathlib import Path
-from typing import Final, Self
+from typing import Annotated, Final, Self
 
 import msgspec
 
 from schemas.dead_letter import Header
 
 FORMAT: Final = 1
+MAX_PARTITIONS: Final = 10_000
+LAST_MS: Final = 253_402_300_799_999
+"""The end of the year 9999: what is later is no time in milliseconds."""
+MAX_PAUSE_MS: Final = 86_400_000
+"""Longest time without a record, since quiet time is played as well. Records further apart are of two recordings, or
+one of their timestamps is wrong."""
 
 
 class TraceHead(msgspec.Struct, frozen=True):
@@ -16,14 +23,14 @@ class TraceHead(msgspec.Struct, frozen=True):
 
     scorelane_trace: int
     topic: str
-    partitions: int
+    partitions: Annotated[int, msgspec.Meta(ge=1, le=MAX_PARTITIONS)]
 
 
 class TraceRecord(msgspec.Struct, frozen=True, gc=False):
     """One record, as it stood in its partition. Those of a partition are in the order of their offsets."""
 
     partition: int
-    timestamp_ms: float
+    timestamp_ms: Annotated[float, msgspec.Meta(ge=0, le=LAST_MS)]
     """Milliseconds since the epoch; recorded ones are whole."""
     key: bytes | None
     value: bytes | None
@@ -89,7 +96,9 @@ def read(path: Path) -> Trace:
         head = _line(path, 1, file.readline(), msgspec.json.Decoder(TraceHead))
         if head.scorelane_trace != FORMAT:
             raise TraceError(f"{path}: line 1: format {head.scorelane_trace}, known is {FORMAT}; record it again")
-        return Trace(head.topic, head.partitions, list(_records(path, head, file)))
+        records = list(_records(path, head, file))
+    _check_pauses(path, records)
+    return Trace(head.topic, head.partitions, records)
 
 
 def _records(path: Path, head: TraceHead, lines: Iterable[bytes]) -> Iterator[TraceRecord]:
@@ -99,6 +108,17 @@ def _records(path: Path, head: TraceHead, lines: Iterable[bytes]) -> Iterator[Tr
         if not 0 <= record.partition < head.partitions:
             raise TraceError(f"{path}: line {number}: partition {record.partition}: there are {head.partitions}")
         yield record
+
+
+def _check_pauses(path: Path, records: Sequence[TraceRecord]) -> None:
+    in_time = sorted((record.timestamp_ms, number) for number, record in enumerate(records, 2))
+    for count, ((before_ms, before), (after_ms, after)) in enumerate(pairwise(in_time), 1):
+        if after_ms - before_ms > MAX_PAUSE_MS:
+            odd, other = (before, after) if 2 * count <= len(records) else (after, before)
+            raise TraceError(
+                f"{path}: line {odd}: timestamp_ms is more than a day from line {other}, the next one in time; correct "
+                "it, or play the two parts one by one"
+            )
 
 
 def _line[T](path: Path, number: int, line: bytes, decoder: msgspec.json.Decoder[T]) -> T:

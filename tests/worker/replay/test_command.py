@@ -127,3 +127,64 @@ def test_wrong_calls_are_refused_in_one_line(config: Path, arguments: list[objec
 
 def test_a_config_is_needed() -> None:
     assert "--config FILE" in run("--rate", 1).output
+
+
+def lines(*timestamps: object, partitions: object = 2) -> str:
+    head = {"scorelane_trace": 1, "topic": "tips", "partitions": partitions}
+    records = ({"partition": 0, "timestamp_ms": at, "key": None, "value": None} for at in timestamps)
+    return "".join(json.dumps(line) + "\n" for line in (head, *records))
+
+
+NOW_MS = 1_796_050_942_961
+DAY_MS = 86_400_000
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (lines(*[NOW_MS] * 9, 0.0, *[NOW_MS] * 10), "line 11: timestamp_ms is more than a day from line 2, "),
+        (lines(0.0, *[NOW_MS] * 19), "line 2: timestamp_ms is more than a day from line 3, "),
+        (lines(NOW_MS, NOW_MS, NOW_MS + DAY_MS + 1), "line 4: timestamp_ms is more than a day from line 3, "),
+        (lines(NOW_MS, NOW_MS * 1000), "line 3: not a trace: Expected `float` <= 253402300799999"),
+        (lines(NOW_MS, 1e18), "line 3: not a trace: Expected `float` <= 253402300799999"),
+        (lines(1e308), "line 2: not a trace: Expected `float` <= 253402300799999"),
+        (lines(NOW_MS, -1), "line 3: not a trace: Expected `float` >= 0"),
+        (lines(-1e18), "line 2: not a trace: Expected `float` >= 0"),
+        (lines(NOW_MS, partitions=100_000_000), "line 1: not a trace: Expected `int` <= 10000"),
+        (lines(partitions=0), "line 1: not a trace: Expected `int` >= 1"),
+        (lines(partitions=-5), "line 1: not a trace: Expected `int` >= 1"),
+    ],
+)
+def test_a_trace_that_could_not_be_played_to_its_end_is_refused(
+    config: Path, tmp_path: Path, text: str, said: str
+) -> None:
+    (tmp_path / "odd.jsonl").write_text(text)
+    result = run(tmp_path / "odd.jsonl", "--config", config, *SERVICE)
+    assert result.exit_code == 1
+    assert result.stderr.startswith(f"Error: {tmp_path / 'odd.jsonl'}: {said}")
+    assert result.stderr.count("\n") == 1
+
+
+def test_a_quiet_day_may_be_in_a_trace_and_old_records_behind_new_ones(config: Path, tmp_path: Path) -> None:
+    hours = (5, 0, 9, 3)
+    (tmp_path / "t.jsonl").write_text(lines(*(NOW_MS + hour * 360_000 for hour in hours), NOW_MS))
+    found = report(tmp_path / "t.jsonl", "--config", config, *SERVICE, "--speed", 1000)
+    assert (found["events"], round(found["seconds"])) == (5, 3)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--rate", "1e9", "--seconds", 100], "more than 10,000,000 events"),
+        (["--rate", 10, "--burst", "0-1:inf"], "more than 10,000,000 events"),
+        (["--rate", "inf"], "more than 10,000,000 events"),
+        (["--rate", "nan"], "more than 10,000,000 events"),
+        (["--rate", 1, "--seconds", "nan"], "more than 10,000,000 events"),
+        (["--rate", 1, "--seconds", "inf"], "is not in the range 0<x<=86400"),
+        (["--rate", 1, "--partitions", 10_001], "is not in the range 1<=x<=10000"),
+    ],
+)
+def test_made_up_traffic_without_end_is_refused(config: Path, arguments: list[object], said: str) -> None:
+    result = run("--config", config, *arguments, *SERVICE)
+    assert result.exit_code == 2
+    assert said in result.stderr

@@ -17,7 +17,7 @@ from worker.replay.device import Pace
 from worker.replay.faults import DeviceFaults, Fault
 from worker.replay.retime import Retimer
 from worker.replay.synthetic import Traffic, make
-from worker.replay.trace import TraceError, TraceHead, TraceRecord, TraceWriter, read
+from worker.replay.trace import MAX_PAUSE_MS, TraceError, TraceHead, TraceRecord, TraceWriter, read
 
 
 @pytest.mark.parametrize(
@@ -69,7 +69,7 @@ def test_a_pace_goes_through_the_smallest_and_the_largest_batch() -> None:
 records = st.builds(
     TraceRecord,
     st.integers(0, 2),
-    st.floats(0, 1e13),
+    st.floats(1e12, 1e12 + MAX_PAUSE_MS),
     st.none() | st.binary(max_size=20),
     st.none() | st.binary(max_size=50),
     st.lists(st.tuples(st.text(max_size=5), st.none() | st.binary(max_size=5)), max_size=2).map(tuple),
