@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Final
 
@@ -84,8 +85,7 @@ class AlarmDesk:
     def check(self) -> list[Alarm]:
         """What is raised and cleared now, logged and counted."""
         now, wall_ms = self._clock.monotonic(), self._clock.wall_ms()
-        for outside in self._outside.expire(now):
-            self._release(outside, now)
+        self._release(self._outside.expire(now), now)
         changed: list[Alarm] = []
         for topic in self._topics.values():
             topic.alarms.queue_age(max((lane.queue_age for lane in topic.lanes), default=0.0))
@@ -101,35 +101,42 @@ class AlarmDesk:
         self._authenticator.check(headers)
         now = self._clock.monotonic()
         raised, cleared = self._outside.apply(parse(body), now)
+        _tell("raised", raised)
         nobody: dict[str, None] = {}
         for outside in raised:
-            log.warning("alarm from outside raised: %s (model %s)", outside.alertname, outside.model or "all")
             concerned = self._concerned(outside)
             if not concerned:
                 nobody[outside.model or ""] = None
-                log.warning(
-                    "alarm %s holds nothing back: no topic has the model %s of its label; topics and models are %s",
-                    outside.alertname,
-                    outside.model,
-                    ", ".join(f"{name} ({topic.chain.package.name})" for name, topic in self._topics.items()),
-                )
             for topic in concerned:
                 if topic.chain.primary_breakers is not None:
                     topic.chain.primary_breakers.hold(outside.name, now)
-        for outside in cleared:
-            self._release(outside, now)
+        for model in nobody:
+            log.warning(
+                "alarms with the model %.100s hold nothing back: no topic has it; topics and models are %s",
+                model,
+                ", ".join(f"{name} ({topic.chain.package.name})" for name, topic in self._topics.items()),
+            )
+        self._release(cleared, now)
         count = len(raised) + len(cleared)
         answer = f"{count} alarm{'' if count == 1 else 's'} changed"
         return answer + "".join(f"; no topic has the model {model}" for model in nobody)
 
-    def _release(self, outside: Outside, now: float) -> None:
-        log.warning("alarm from outside cleared: %s (model %s)", outside.alertname, outside.model or "all")
-        for topic in self._concerned(outside):
-            if topic.chain.primary_breakers is not None:
-                topic.chain.primary_breakers.release(outside.name, now)
+    def _release(self, cleared: Sequence[Outside], now: float) -> None:
+        _tell("cleared", cleared)
+        for outside in cleared:
+            for topic in self._concerned(outside):
+                if topic.chain.primary_breakers is not None:
+                    topic.chain.primary_breakers.release(outside.name, now)
 
     def _concerned(self, outside: Outside) -> Sequence[Topic]:
         """Label `model` names a topic or its model; without it all are meant."""
         return [
             topic for name, topic in self._topics.items() if outside.model in (None, name, topic.chain.package.name)
         ]
+
+
+def _tell(what: str, outsides: Sequence[Outside]) -> None:
+    """One line for like ones: a receiver may send a thousand at once."""
+    for (alertname, model), times in Counter((outside.alertname, outside.model) for outside in outsides).items():
+        more = f", {times} times" if times > 1 else ""
+        log.warning("alarm from outside %s: %.100s (model %.100s)%s", what, alertname, model or "all", more)

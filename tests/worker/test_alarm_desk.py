@@ -7,6 +7,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+import msgspec
 import numpy as np
 import pytest
 
@@ -292,9 +293,28 @@ async def test_an_alarm_for_a_model_that_no_topic_has_is_told(
         answer = at.desk.receive(BEARER, payload(alertname="GpuHot", model="other"))
         assert answer == "1 alarm changed; no topic has the model other"
         at.desk.receive(BEARER, payload(alertname="GpuHot", model="ranker", fingerprint="g"))
-    told = [message for message in caplog.messages if "holds nothing back" in message]
-    assert told == [
-        "alarm GpuHot holds nothing back: no topic has the model other of its label; topics and models are t (ranker)"
+    told = [message for message in caplog.messages if "hold nothing back" in message]
+    assert told == ["alarms with the model other hold nothing back: no topic has it; topics and models are t (ranker)"]
+
+
+async def test_a_thousand_alerts_of_one_request_are_one_line(
+    package: Package, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with desk(package, tmp_path) as at:
+        alerts = [
+            msgspec.json.decode(payload(fingerprint=str(i), alertname="Hot" if i else "Cold"))["alerts"][0]
+            for i in range(9)
+        ]
+        for status in ("firing", "resolved"):
+            at.desk.receive(
+                BEARER,
+                msgspec.json.encode({"version": "4", "alerts": [alert | {"status": status} for alert in alerts]}),
+            )
+    assert [message for message in caplog.messages if "from outside" in message] == [
+        "alarm from outside raised: Cold (model all)",
+        "alarm from outside raised: Hot (model all), 8 times",
+        "alarm from outside cleared: Cold (model all)",
+        "alarm from outside cleared: Hot (model all), 8 times",
     ]
 
 

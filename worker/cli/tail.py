@@ -16,7 +16,7 @@ from rich.text import Text
 from worker.cli.client import client_args, connection_options, partitions_of, quiet, started
 from worker.cli.loop import run_until_signal
 from worker.cli.scores import ReadDeadLetter, ScoreCounts, ScoreReader, dead, to_json
-from worker.printable import printable as printable
+from worker.printable import printable
 
 REFRESH_S = 0.25
 

@@ -11,7 +11,8 @@ from rich.text import Text
 from worker.cli.demo.observer import Observed
 from worker.cli.demo.traffic import Sent, Source
 from worker.cli.demo.worker_process import Samples
-from worker.cli.tail import decimals, printable, table
+from worker.cli.tail import decimals, table
+from worker.printable import printable
 
 MANY_LATE = 0.05
 
