@@ -2,10 +2,14 @@
 
 import importlib
 import os
+import signal
 import sys
 from typing import Final
 
-import click
+try:
+    import click
+except KeyboardInterrupt:  # the longest of what comes before `main`
+    sys.exit(130)
 
 COMMANDS: Final = {
     "run": ("worker.cli.run:run", "Run the worker: events from Kafka, scores back to Kafka."),
@@ -53,21 +57,39 @@ def cli() -> None:
 def main() -> None:
     """Run the command line. Expected errors become one line each on stderr, never a traceback."""
     try:
+        _terminate_on_hangup()
+        code = _call()
+    except KeyboardInterrupt:
+        code = 130
+    sys.exit(code if isinstance(code, int) else 0)
+
+
+def _terminate_on_hangup() -> None:
+    """A terminal that is closed stops a command as SIGTERM does, except under nohup."""
+    if signal.getsignal(signal.SIGHUP) is signal.SIG_DFL:
+        signal.signal(signal.SIGHUP, lambda *_: os.kill(os.getpid(), signal.SIGTERM))
+
+
+def _call() -> object:
+    from worker.cli.stdout import guard_stdout
+
+    guard_stdout()
+    try:
         code = cli(standalone_mode=False)
+        if sys.stdout is not None:
+            sys.stdout.flush()
+        return code
     except click.UsageError as error:
         error.show()
-        code = 2
+        return 2
     except click.ClickException as error:
-        code = _say(error.format_message(), 2)
-    except (click.Abort, KeyboardInterrupt):
-        code = 130
-    except BrokenPipeError:
-        # The reader of our output has what it wanted (tail --json | head). Nothing may be flushed to it any more.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        code = 0
+        return _say(error.format_message(), 2)
+    except click.exceptions.Exit as error:
+        return error.exit_code
+    except click.Abort:
+        return 130
     except Exception as error:
-        code = _expected(error)
-    sys.exit(code if isinstance(code, int) else 0)
+        return _expected(error)
 
 
 def _expected(error: Exception) -> int:
