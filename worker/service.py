@@ -130,9 +130,10 @@ class Service:
 
     async def _join(self, consumer: Consumer) -> None:
         joining = self._joining = Joining(self._config.kafka, self._clock.monotonic())
-        async with asyncio.TaskGroup() as tasks:
-            telling = tasks.create_task(self._tell(joining), name="joining")
+        telling = asyncio.create_task(self._tell(joining), name="joining")
+        try:
             await consumer.start()
+        finally:
             telling.cancel()
         self._joining = None
 

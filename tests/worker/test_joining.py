@@ -1,5 +1,13 @@
+import asyncio
+
+import pytest
+
+from tests.worker.topics import whole
+from worker.clock import SystemClock
 from worker.config import KafkaConfig
+from worker.errors import BrokerUnreachable
 from worker.joining import Joining
+from worker.service import Service
 
 KAFKA = KafkaConfig(bootstrap_servers="localhost:1", group_id="ads", session_timeout_ms=12_500)
 
@@ -15,3 +23,16 @@ def test_it_says_how_long_it_takes_and_what_it_may_wait_for() -> None:
         "joining group ads for 4 s: after a crash the group waits up to kafka.session_timeout_ms (12.5 s); "
         "see kafka.group_instance_id"
     )
+
+
+async def test_what_ends_a_join_comes_as_it_is_and_the_telling_ends_with_it() -> None:
+    class Refused:
+        async def start(self) -> None:
+            await asyncio.sleep(0)
+            raise BrokerUnreachable("the user needs the ACL Read on the group ads")
+
+    service = Service(whole(), 0, SystemClock())
+    with pytest.raises(BrokerUnreachable, match="ACL Read"):
+        await service._join(Refused())  # type: ignore[arg-type]
+    await asyncio.sleep(0)
+    assert [task.get_name() for task in asyncio.all_tasks() if task.get_name() == "joining"] == []
