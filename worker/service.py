@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import gc
 import logging
 import signal
 import sys
@@ -21,6 +20,7 @@ from worker.errors import ConsumerFailed, DeviceGone, DrainIncomplete, WorkerErr
 from worker.fetching import LEAVE_S, client_of
 from worker.gauges import watch
 from worker.health import Facts, not_live, not_ready
+from worker.interpreter import SWITCH_INTERVAL_S, settle_collector
 from worker.joining import Joining
 from worker.lane import Lane
 from worker.memory import lock_memory
@@ -120,11 +120,8 @@ class Service:
         if worker.lock_memory:
             lock_memory()
         self._warm = True
-        gc.freeze()  # what is loaded now stays: the collector need not look at it again
-        gc.set_threshold(50_000, 20, 20)
-        # A lane's thread asks for the interpreter after each native call; at the default of 5 ms it would wait that
-        # long whenever the event loop is busy.
-        sys.setswitchinterval(0.0005)
+        settle_collector()
+        sys.setswitchinterval(SWITCH_INTERVAL_S)
         await self._join(consumer)
         return publisher, consumer, alarms
 

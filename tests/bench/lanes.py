@@ -20,6 +20,7 @@ from engines.base import Engine, Features, Scores
 from engines.package import Package
 from engines.runner import Serving, serve
 from tests.models import random_batch
+from worker.interpreter import SWITCH_INTERVAL_S, settle_collector
 
 INPUTS = 8
 """Different batches that a loop goes through."""
@@ -27,10 +28,9 @@ ANSWER_S = 30.0
 
 
 def settle() -> None:
-    """The garbage collector as the worker sets it (`worker.service`). Its pauses are a tenth of the p99 otherwise."""
+    """The garbage collector as the worker sets it. Its pauses are a tenth of the p99 otherwise."""
     gc.collect()
-    gc.freeze()
-    gc.set_threshold(50_000, 20, 20)
+    settle_collector()
 
 
 class Lanes:
@@ -116,7 +116,7 @@ def _serve(path: str, orders: Connection) -> None:
     package = Package.open(Path(path))
     engine = engines.load("trt", package)
     settle()
-    sys.setswitchinterval(0.0005)  # as the worker does
+    sys.setswitchinterval(SWITCH_INTERVAL_S)  # as the worker does
     while (order := orders.recv()) is not None:
         batch, count = order
         lanes = Lanes(engine, count, [random_batch(package.spec, batch, seed=seed) for seed in range(INPUTS)])

@@ -7,7 +7,6 @@ events, the same model, the same scores on the wire and the same acknowledgement
 """
 
 import asyncio
-import gc
 import signal
 import sys
 import time
@@ -24,6 +23,7 @@ from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, ConsumerRecord, TopicPa
 
 from engines.package import Package
 from schemas.event import AdEvent
+from worker.interpreter import settle_collector
 
 IN_FLIGHT = 8
 COMMIT_S = 1.0
@@ -68,8 +68,7 @@ async def main(bootstrap: str, topic: str, scores: str, package: Path) -> None:
     )
     producer = AIOKafkaProducer(bootstrap_servers=bootstrap, acks="all", max_batch_size=256 << 10)
     async with producer, consumer:
-        gc.freeze()
-        gc.set_threshold(50_000, 20, 20)
+        settle_collector()
         await loop(stop, consumer, producer, scores, model)
 
 
