@@ -14,7 +14,6 @@ score = 1 / (1 + exp(-(bias + the sum over all tensors))).
 
 from dataclasses import dataclass
 from pathlib import Path
-from textwrap import shorten
 from typing import Any
 
 import numpy as np
@@ -26,6 +25,7 @@ from engines.errors import LoadError, RunError
 from engines.inputs import Inputs
 from engines.package import Package
 from engines.session import CpuSession
+from schemas.errors import brief
 from schemas.spec import TensorSpec
 
 Floats = NDArray[np.float32]
@@ -139,8 +139,7 @@ def _read(path: Path) -> dict[str, NDArray[Any]]:
                 raise ValueError("one array, not an archive")
             return {name: archive[name] for name in archive.files}
     except Exception as error:  # headers of arrays are Python literals: a damaged one can raise anything
-        why = shorten(f"{type(error).__name__}: {error}", 200)
-        raise LoadError(f"{path}: not a light model: {why}; train the model again") from error
+        raise LoadError(f"{path}: not a light model: {brief(error)}; train the model again") from error
 
 
 def _take(path: Path, arrays: dict[str, NDArray[Any]], key: str, dtype: str, shape: tuple[int, ...]) -> NDArray[Any]:

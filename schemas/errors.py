@@ -1,5 +1,6 @@
 """What can be wrong with data: one record (`InvalidEvent`) or a model's description (`InvalidSpec`)."""
 
+from textwrap import shorten
 from typing import Final, Literal
 
 Reason = Literal[
@@ -42,3 +43,8 @@ class InvalidSpec(Exception):
         self.key = key
         self.problem = problem
         self.remedy = remedy
+
+
+def brief(error: BaseException) -> str:
+    """An error that may be any, such as a damaged file makes libraries raise, on one line."""
+    return shorten(f"{type(error).__name__}: {error}", 200)

@@ -12,13 +12,12 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
-from textwrap import shorten
 from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from schemas.errors import InvalidSpec
+from schemas.errors import InvalidSpec, brief
 from schemas.spec import ModelSpec
 
 log = logging.getLogger("scorelane.tables")
@@ -109,8 +108,8 @@ def _mapped(path: Path, width: int) -> NDArray[np.float32]:
     try:
         rows = np.lib.format.open_memmap(path, mode="r")
     except Exception as error:  # the header is a Python literal: a damaged one can raise anything
-        why = shorten(f"{type(error).__name__}: {error}", 200)
-        raise InvalidSpec(str(path), "table", f"cannot be read ({why})", "write it with write_table") from error
+        problem = f"cannot be read ({brief(error)})"
+        raise InvalidSpec(str(path), "table", problem, "write it with write_table") from error
     if rows.dtype != np.dtype("<f4") or rows.ndim != 2 or not rows.flags.c_contiguous or not len(rows):
         problem = f"holds {rows.dtype}{list(rows.shape)}"
         raise InvalidSpec(str(path), "table", problem, f"write a float32 matrix in C order, [rows, {width}]")
