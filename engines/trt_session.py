@@ -102,7 +102,7 @@ class TrtSession:
             self._whole = [self._direct(self._grid.whole(n)) for n in range(inputs.max_batch + 1)]
             self.costs_us = tuple(costs)
             """Measured microseconds of a run of each bucket, launch to wake-up."""
-            self._warm([_first(sample, bucket.batch) for bucket in offered])
+            self._warm([_first(sample, bucket.batch) for bucket in offered for _ in range(SLOTS)])
         except BaseException:
             self._release()
             raise
@@ -181,11 +181,11 @@ class TrtSession:
         self._pending.append(batch)
 
     def _warm(self, batches: list[Features]) -> None:
-        """Run batches as they will come, by `submit` and `collect` and in every slot, until that is steady."""
+        """Run batches as they will come, by `submit` and `collect`, until that is steady."""
         laps: list[list[float]] = []
         while not steady(laps) and len(laps) < MOST_LAPS:
             lap = []
-            for batch in (batch for batch in batches for _ in range(SLOTS)):
+            for batch in batches:
                 start = time.perf_counter()
                 self._submit(batch)
                 self._collect()

@@ -112,7 +112,8 @@ class Consumer(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafka has
                     raise
                 lost = "nothing was committed for the records concerned, a restart reads them again"
                 raise ConsumerFailed(f"{error!r}; {group_remedy(error, self._kafka, lost)}") from error
-            owned, self._taking_in = dict(self._partitions) if self._open else {}, bool(polled)
+            owned = dict(self._partitions) if self._open else {}
+            self._taking_in = bool(polled)
             self.last_poll = self._clock.monotonic()
             self._check_client()
             agree(self._consumer, self._pacing.after(sum(map(len, polled.values())), partial=partial))
@@ -279,8 +280,7 @@ class Consumer(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafka has
 
     def _positions(self) -> dict[TopicPartition, int]:
         self._reach()
-        ends = ((tp, partition.ledger.next_offset) for tp, partition in self._partitions.items())
-        return {tp: end for tp, end in ends if end is not None}
+        return {tp: end for tp, p in self._partitions.items() if (end := p.ledger.next_offset) is not None}
 
     def _rebind(self, seconds: float) -> None:
         for name, topic in self._topics.items():

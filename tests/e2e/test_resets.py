@@ -14,11 +14,16 @@ from tests.kafka.process import wait_until
 pytestmark = pytest.mark.kafka
 
 
+@pytest.fixture
+def pipeline(kafka: Client, unique: str, tmp_path: Path) -> Pipeline:
+    """Of one partition."""
+    return Pipeline(kafka, unique, fingerprint_package(tmp_path, builtin("tipping")).path, partitions=1)
+
+
 @pytest.mark.parametrize("reset", ["earliest", "latest"])
 def test_what_retention_took_is_told_and_all_that_is_left_is_scored(
-    kafka: Client, unique: str, tmp_path: Path, start_worker: StartWorker, reset: str
+    kafka: Client, pipeline: Pipeline, start_worker: StartWorker, reset: str
 ) -> None:
-    pipeline = Pipeline(kafka, unique, fingerprint_package(tmp_path, builtin("tipping")).path, partitions=1)
     config = configuration([pipeline], kafka={"auto_offset_reset": reset})
     worker = start_worker(config)
     worker.wait_ready()
@@ -36,9 +41,8 @@ def test_what_retention_took_is_told_and_all_that_is_left_is_scored(
 
 
 def test_with_latest_a_partition_that_is_new_is_read_from_its_beginning(
-    kafka: Client, unique: str, tmp_path: Path, start_worker: StartWorker
+    kafka: Client, pipeline: Pipeline, start_worker: StartWorker
 ) -> None:
-    pipeline = Pipeline(kafka, unique, fingerprint_package(tmp_path, builtin("tipping")).path, partitions=1)
     old = pipeline.produce([encode(event) for event in tips(5)])
     worker = start_worker(
         configuration([pipeline], kafka={"auto_offset_reset": "latest", "metadata_max_age_ms": 3_000})
@@ -53,10 +57,7 @@ def test_with_latest_a_partition_that_is_new_is_read_from_its_beginning(
     assert worker.metric("scorelane_deleted_records_total", topic=pipeline.name) == 0
 
 
-def test_an_offset_beyond_the_end_is_told(
-    kafka: Client, unique: str, tmp_path: Path, start_worker: StartWorker
-) -> None:
-    pipeline = Pipeline(kafka, unique, fingerprint_package(tmp_path, builtin("tipping")).path, partitions=1)
+def test_an_offset_beyond_the_end_is_told(kafka: Client, pipeline: Pipeline, start_worker: StartWorker) -> None:
     where = pipeline.produce([encode(event) for event in tips(8)])
     kafka.commit(pipeline.group, pipeline.name, {0: 1000})
     worker = start_worker(configuration([pipeline]))
