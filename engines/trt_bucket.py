@@ -4,7 +4,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 
@@ -14,7 +14,9 @@ from engines.buckets import Bucket, Layout, Run
 from engines.cuda import Device
 from engines.driver import CaptureRefused, Graph
 from engines.errors import OutOfMemory, RunError
-from engines.warmup import WARM_UP
+
+WARM_UP: Final = 3
+"""Runs of every bucket and slot before the session is handed out."""
 
 
 @dataclass(slots=True)

@@ -4,7 +4,6 @@ A batch is one graph launch where it fits a bucket: copy in, kernels, copy out. 
 slot while the device works. Nothing is allocated after `__init__`.
 """
 
-import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -22,7 +21,6 @@ from engines.errors import DeviceLost, EngineError, RunError
 from engines.hub import Hubs, Lane
 from engines.inputs import Inputs
 from engines.trt_bucket import BucketContext, GraphBudget, Place
-from engines.warmup import MOST_LAPS, steady
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +100,11 @@ class TrtSession:
             self._whole = [self._direct(self._grid.whole(n)) for n in range(inputs.max_batch + 1)]
             self.costs_us = tuple(costs)
             """Measured microseconds of a run of each bucket, launch to wake-up."""
-            self._warm([_first(sample, bucket.batch) for bucket in offered for _ in range(SLOTS)])
+            self._warm([_first(sample, bucket.batch) for bucket in offered])
+            # After a large release the C library tidies up within a later allocation: the driver's, in the wait for the
+            # first batch, 0.3 ms long. So the sample goes before the last of the warm-up.
+            del sample
+            self._warm([inputs.sample(1)])
         except BaseException:
             self._release()
             raise
@@ -181,16 +183,11 @@ class TrtSession:
         self._pending.append(batch)
 
     def _warm(self, batches: list[Features]) -> None:
-        """Run batches as they will come, by `submit` and `collect`, until that is steady."""
-        laps: list[list[float]] = []
-        while not steady(laps) and len(laps) < MOST_LAPS:
-            lap = []
-            for batch in batches:
-                start = time.perf_counter()
+        """Run batches as they will come, by `submit` and `collect` and in every slot."""
+        for batch in batches:
+            for _ in range(SLOTS):
                 self._submit(batch)
                 self._collect()
-                lap.append(time.perf_counter() - start)
-            laps.append(lap)
 
     def _submit_parts(self, features: Features, n: int, turn: int) -> _Pending:
         """Launch a batch in the runs that the grid cuts it into."""

@@ -5,22 +5,23 @@ What only a real device can show is in tests/gpu.
 
 import importlib
 import sys
-from collections import Counter
+import weakref
 from itertools import pairwise
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import numpy as np
 import pytest
 
 from engines import plans
-from engines.base import Engine, Scores, run
+from engines.base import Engine, Features, Scores, run
 from engines.build import shapes
 from engines.errors import LoadError, RunError
+from engines.inputs import Inputs
 from engines.package import Package
 from engines.plans import Profile
 from engines.runner import serve
-from engines.warmup import MOST_LAPS
 from schemas.rows import Tensors
 from tests.engines.contract import EngineContract
 from tests.engines.fake_gpu import Gpu
@@ -97,21 +98,27 @@ def test_nothing_is_allocated_after_the_session_is_open(gpu: Gpu, package: Packa
         assert (gpu.objects, gpu.used) == (objects, used)
 
 
-def test_a_session_is_handed_out_when_its_laps_are_steady_and_at_last_all_the_same(
+def test_warm_up_goes_through_submit_in_every_slot_and_ends_after_its_sample_is_gone(
     gpu: Gpu, package: Package, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def launches(laps: int) -> Counter[str]:
-        """Of a session that is found steady after so many laps."""
-        module = importlib.import_module("engines.trt_session")
-        monkeypatch.setattr(module, "steady", lambda seen: len(seen) == laps)
-        gpu.launched.clear()
-        load(package, [1, 8]).open_session()
-        return Counter(gpu.launched)
+    session_type = importlib.import_module("engines.trt_session").TrtSession
+    submit, make = session_type._submit, Inputs.sample
+    samples: dict[int, weakref.ref[Any]] = {}
+    seen = []
 
-    three = launches(3)
-    assert launches(5) - three == {"1": 2 * 2, "8": 2 * 2, "graph": 2 * 2 * 2}  # laps, slots, buckets
-    never = launches(-1) - three
-    assert never["8"] == (MOST_LAPS - 3) * 2
+    def sample(self: Inputs, n: int) -> Tensors:
+        made = make(self, n)
+        samples[n] = weakref.ref(next(iter(made.values())))
+        return made
+
+    def submitted(self: Any, features: Features) -> None:
+        seen.append((len(next(iter(features.values()))), samples[8]() is None))
+        submit(self, features)
+
+    monkeypatch.setattr(Inputs, "sample", sample)
+    monkeypatch.setattr(session_type, "_submit", submitted)
+    load(package, [1, 8]).open_session()
+    assert seen == [(1, False)] * 2 + [(8, False)] * 2 + [(1, True)] * 2
 
 
 def test_sequences_are_cut_to_the_shortest_bucket_that_holds_them_and_order_is_restored(
