@@ -133,6 +133,7 @@ class Dispatcher:
         started: float,
         tasks: asyncio.TaskGroup,
     ) -> list[Outcome]:
+        answered: list[Outcome] = []
         cause, failure, judged = "error", "no engine may be used", False
         for position, tier in enumerate(chain):
             following = chain[position + 1] if position + 1 < len(chain) else None
@@ -152,16 +153,12 @@ class Dispatcher:
             else:
                 finite = np.isfinite(scores)
                 if finite.all():
-                    return [self._answered(batch, scores, tier, reason, started)]
-                cause, judged = "not_finite", True
-                failure = f"{int((~finite).sum())} of {len(batch)} scores are not finite"
+                    return [*answered, self._answered(batch, scores, tier, reason, started)]
+                cause, failure, judged = "not_finite", "the score is not finite", True
                 if finite.any():
-                    good, rest = batch.parts(np.flatnonzero(finite), np.flatnonzero(~finite))
-                    answered = self._answered(good, scores[finite], tier, reason, started)
-                    self._troubles.failed(tier.engine, cause, len(rest), failure, self._clock.monotonic())
-                    reason = reason or f"{tier.engine}:{cause}"
-                    others = chain[position + 1 :] or chain[position:]
-                    return [answered, *await self._down(rest, rest.features(), others, reason, started, tasks)]
+                    good, batch = batch.parts(np.flatnonzero(finite), np.flatnonzero(~finite))
+                    features = batch.features()
+                    answered.append(self._answered(good, scores[finite], tier, reason, started))
             reason = reason or f"{tier.engine}:{cause}"
             self._troubles.failed(tier.engine, cause, len(batch), failure, self._clock.monotonic())
         if not judged:  # nothing is known against the rows: they are no dead letters
@@ -169,16 +166,14 @@ class Dispatcher:
                 raise NoEngineLeft(
                     f"engine {chain[-1].engine}: {failure}; the process ends so that it is started again"
                 )
-            return await self._down(batch, features, chain[-1:], reason, started, tasks)
-        if len(batch) == 1:
+            return [*answered, *await self._down(batch, features, chain[-1:], reason, started, tasks)]
+        if cause == "not_finite" or len(batch) == 1:
             now = self._clock.monotonic()
             refused = InvalidEvent("unscorable", f"no engine could score it; the last said: {failure}")
-            return [Outcome(batch, NO_SCORES, "", "", "", reason, now, now - started, refused)]
-        left, right = batch.split()
-        return [
-            *await self._down(left, left.features(), chain, reason, started, tasks),
-            *await self._down(right, right.features(), chain, reason, started, tasks),
-        ]
+            return [*answered, Outcome(batch, NO_SCORES, "", "", "", reason, now, now - started, refused)]
+        for part in batch.split():
+            answered += await self._down(part, part.features(), chain, reason, started, tasks)
+        return answered
 
     def _answered(self, batch: Batch, scores: Scores, tier: Tier, reason: str | None, started: float) -> Outcome:
         now = self._clock.monotonic()

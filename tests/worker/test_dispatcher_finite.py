@@ -26,10 +26,12 @@ async def test_rows_without_a_finite_score_go_to_the_next_engine_alone(value: fl
 
 
 async def test_without_another_engine_they_alone_become_dead_letters() -> None:
-    found = await Fixture(odd_rows(nan)).score(batch(5))
-    scored = [score for outcome in found if outcome.refused is None for score in outcome.scores.tolist()]
-    refused = [outcome.batch.features()["x"][0, 0] for outcome in found if outcome.refused is not None]
-    assert (scored, refused) == ([0.0, 1.0, 2.0], [1, 3])
+    ort = odd_rows(nan)
+    good, rest = await Fixture(ort).score(batch(5))
+    assert (good.refused, good.scores.tolist()) == (None, [0.0, 1.0, 2.0])
+    assert rest.refused is not None
+    assert (rest.refused.reason, rest.batch.features()["x"][:, 0].tolist()) == ("unscorable", [1, 3])
+    assert ort.calls == [[0, 1, 2, 3, 4]], "what it said of a row it says again"
 
 
 async def test_records_without_rows_are_in_one_part_when_a_batch_is_divided() -> None:
