@@ -8,11 +8,16 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 from tests.kafka import jars
 from tests.kafka.broker import Broker
 from tests.kafka.client import Client
 from tests.kafka.worker import Configuration, Worker
+
+# How long an example takes says nothing on a machine with other work.
+settings.register_profile("scorelane", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("scorelane")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -69,6 +69,7 @@ class Admin:
         application = web.Application(client_max_size=MAX_BODY_BYTES)
         application.add_routes(
             [
+                web.get("/", self._index),
                 web.get("/healthz", self._healthz),
                 web.get("/readyz", self._readyz),
                 web.get("/metrics", self._exposition),
@@ -99,6 +100,9 @@ class Admin:
         if self._listener is not None:
             self._listener.close()
         await self._runner.cleanup()
+
+    async def _index(self, _: web.Request) -> web.Response:
+        return web.Response(text="scorelane: /healthz, /readyz and /metrics; Alertmanager posts to /alarms\n")
 
     async def _healthz(self, _: web.Request) -> web.Response:
         return _answer(self._live())

@@ -108,7 +108,7 @@ def tipping(tmp_path_factory: pytest.TempPathFactory) -> Package:
     return tiny_package(tmp_path_factory.mktemp("light"))
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(value=st.floats(width=32, allow_nan=False, allow_infinity=False), column=st.integers(0, 34))
 def test_any_finite_number_gives_a_probability(tipping: Package, value: float, column: int) -> None:
     batch = random_batch(tipping.spec, 2)

@@ -34,7 +34,7 @@ CASES = {
 
 
 @pytest.mark.parametrize("case", CASES)
-@settings(deadline=None, max_examples=150)
+@settings(max_examples=150)
 @given(data=st.data())
 def test_no_bytes_make_the_decoder_raise(case: str, data: st.DataObject) -> None:
     decoder, make = CASES[case]

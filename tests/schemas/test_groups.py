@@ -65,7 +65,7 @@ def test_what_is_alike_is_together() -> None:
     assert shapes == {"dense": [1, 3], "ids": [3, 3]}, "the row is alone, numbers, looked-up words and ids are groups"
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(st.lists(EVENT | st.just(GOOD), min_size=1, max_size=9))
 def test_together_and_alone_are_the_same(events: list[dict[str, object]]) -> None:
     values = [json.dumps(event).encode() for event in events]

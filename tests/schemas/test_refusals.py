@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from schemas.decoder import Decoder
@@ -232,7 +232,6 @@ def same(rows: Rows, row: int, alone: Rows) -> None:
     np.testing.assert_array_equal(rows.deadline_ms[row], alone.deadline_ms[0])
 
 
-@settings(deadline=None)
 @given(st.lists(good_events() | bad_events(), max_size=12))
 def test_any_mix_of_good_and_bad_is_what_each_is_alone(values: list[bytes | None]) -> None:
     rows = DECODER.decode(values)

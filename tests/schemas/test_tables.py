@@ -147,7 +147,7 @@ def test_a_built_in_event_selects_by_one_of_its_ids(folder: Path) -> None:
     assert refused(rows) == [(1, "unknown_value")]
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(st.lists(st.integers(-3, 9) | st.none() | st.just("text"), max_size=700))
 def test_every_event_has_the_row_of_its_own_id(tmp_path_factory: pytest.TempPathFactory, ids: list[object]) -> None:
     folder = tmp_path_factory.mktemp("tables")

@@ -172,7 +172,15 @@ async def test_a_worker_that_is_not_there_yet_says_so(site: Site) -> None:
 async def test_other_paths_and_methods_do_nothing(site: Site) -> None:
     assert (await site.get("/alarms"))[0] == 405
     assert (await site.post(BODY, path="/readyz"))[0] == 405
-    assert (await site.get("/"))[0] == 404
+    assert (await site.get("/favicon.ico"))[0] == 404
+
+
+async def test_the_root_names_the_paths(site: Site) -> None:
+    status, text = await site.get("/")
+    assert status == 200
+    paths = re.findall(r"/[a-z]+", text)
+    assert paths == ["/healthz", "/readyz", "/metrics", "/alarms"]
+    assert [(await site.get(path))[0] for path in paths] == [200, 200, 200, 405]
 
 
 HEAD = b"POST /alarms HTTP/1.1\r\nHost: a\r\nContent-Length: 10\r\nAuthorization: Bearer secret\r\n"

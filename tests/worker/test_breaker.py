@@ -323,4 +323,4 @@ class Moves(RuleBasedStateMachine):
 
 
 TestMoves = Moves.TestCase
-TestMoves.settings = settings(max_examples=150, stateful_step_count=40, deadline=None)
+TestMoves.settings = settings(max_examples=150, stateful_step_count=40)

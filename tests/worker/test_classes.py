@@ -161,7 +161,7 @@ mixes = st.lists(
 weights = st.lists(st.floats(0.1, 100.0), min_size=4, max_size=4)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(weights, st.floats(0.05, 1.0), st.sampled_from([0.01, 1.0, inf]), mixes)
 def test_no_class_starves_and_every_admitted_row_leaves_once_within_its_bound(
     shares: list[float], timeout: float, aging: float, mix: list[tuple[float, list[tuple[int, int, float]], int]]
@@ -204,7 +204,7 @@ def test_no_class_starves_and_every_admitted_row_leaves_once_within_its_bound(
     assert not inside
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(st.lists(st.tuples(st.floats(0.0, 0.1), st.floats(-1.0, 5.0)), min_size=2, max_size=60))
 def test_a_row_is_never_overtaken_by_one_offered_after_its_timeout(offers: list[tuple[float, float]]) -> None:
     queue, now = Classes[int]([ClassPolicy(name="L1", timeout_s=0.3)], max_rows=100), 0.0

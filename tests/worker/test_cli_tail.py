@@ -123,11 +123,21 @@ def test_the_live_view_says_where_dead_letters_stand_and_that_records_are_no_sco
 SKIPPED = msgspec.structs.replace(SCORE, score=None, model="", version="", engine="none", reason="late:skip")
 
 
-def drawn(counts: ScoreCounts) -> str:
-    console = Console(width=120, file=io.StringIO())
+def drawn(counts: ScoreCounts, width: int = 120) -> str:
+    console = Console(width=width, file=io.StringIO())
     console.print(live_view("tips.scores", counts, 1.0))
     assert isinstance(console.file, io.StringIO)
     return console.file.getvalue()
+
+
+def test_a_narrow_terminal_cuts_names_and_no_numbers() -> None:
+    counts = ScoreCounts()
+    names = dict.fromkeys(("key", "model", "engine"), "n" * 40)
+    counts.add(msgspec.structs.replace(SCORE, **names, partition=3, offset=123456789))
+    [row] = [row for row in drawn(counts, width=64).splitlines() if "nn" in row and "│" in row]
+    cells = [cell.strip() for cell in row.strip("│").split("│")]
+    assert cells[3:] == ["0.2500", f"{SCORE.remaining_ms} ms", "3@123456789"]
+    assert all(cell.startswith("n") and cell.endswith("…") for cell in cells[:3])
 
 
 def test_a_skipped_event_has_no_number() -> None:
@@ -135,7 +145,7 @@ def test_a_skipped_event_has_no_number() -> None:
     counts = ScoreCounts()
     counts.add(SKIPPED)
     [row] = [row for row in drawn(counts).splitlines() if "tip-1" in row]
-    assert [cell.strip() for cell in row.strip("│").split("│")][:4] == ["tip-1", "-", "", "none (late:skip)"]
+    assert [cell.strip() for cell in row.strip("│").split("│")][:4] == ["tip-1", "", "none (late:skip)", "-"]
 
 
 @pytest.mark.parametrize(
@@ -157,7 +167,7 @@ def test_a_key_is_shown_as_it_stands_and_steers_nothing(key: str | int | None, s
     head, *rows = drawn(counts).splitlines()
     assert head.startswith(f"tips.scores: 1 scores, 0 late, {shown} 100.0 %")
     [row] = [row for row in rows if f" {shown} " in row]
-    assert [cell.strip() for cell in row.strip("│").split("│")][:4] == [shown, "0.2500", f"{shown} 1", shown]
+    assert [cell.strip() for cell in row.strip("│").split("│")][:4] == [shown, f"{shown} 1", shown, "0.2500"]
     assert line(score).isprintable() and head.isprintable() and row.isprintable()
 
 

@@ -144,19 +144,20 @@ def dead_line(letter: ReadDeadLetter) -> str:
 
 
 def table(scores: list[Any]) -> Table:
-    """The scores as rows, the newest last."""
+    """The scores as rows, the newest last. Where the terminal is narrow the names are cut, not the numbers."""
     rows = Table(expand=True)
-    for column in ("key", "score", "model", "engine", "budget left", "record"):
-        rows.add_column(column, justify="right" if column in {"score", "budget left"} else "left", no_wrap=True)
+    for column in ("key", "model", "engine", "score", "budget left", "record"):
+        name = column in {"key", "model", "engine"}
+        rows.add_column(column, justify="left" if name else "right", ratio=1 if name else None, no_wrap=True)
     for score in scores:
         engine = score.engine if score.reason is None else f"{score.engine} ({score.reason})"
         rows.add_row(
             _cell(str(score.key)),
-            decimals(score),
             _cell(f"{score.model} {score.version}"),
             _cell(engine, style="" if score.reason is None else "yellow"),
+            decimals(score),
             _cell(f"{score.remaining_ms} ms", style="red" if score.late else ""),
-            _cell(f"{score.topic}/{score.partition}@{score.offset}"),
+            _cell(f"{score.partition}@{score.offset}"),
         )
     return rows
 
