@@ -188,5 +188,5 @@ def test_either_module_name_will_do(name: str, monkeypatch: pytest.MonkeyPatch) 
 def test_without_tensorrt_the_error_names_both_modules(monkeypatch: pytest.MonkeyPatch) -> None:
     for module in trt_module.MODULES:
         monkeypatch.setitem(sys.modules, module, None)
-    with pytest.raises(LoadError, match=r"tensorrt: .*; tensorrt_bindings: .*install scorelane\[gpu\]"):
+    with pytest.raises(LoadError, match=r"tensorrt: .*; tensorrt_bindings: .*pip install '\.\[gpu\]'"):
         trt_module.load()
