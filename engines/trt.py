@@ -46,7 +46,8 @@ class TrtEngine:
     ) -> None:
         """Load `plan`, or the one that `plans.choose` finds for this TensorRT build, device and precision.
 
-        `max_batch` is a cap; larger buckets are not opened. Up to `max_graphs` CUDA graphs a session, taking up to
+        Buckets that no batch of `max_batch` rows needs are not opened; a batch beyond the largest takes several
+        launches. Up to `max_graphs` CUDA graphs a session, taking up to
         `max_graph_bytes` of device memory, are captured; other buckets run eagerly. With `wait="spin"` a thread inside
         `collect` burns a core to save the wake-up from an interrupt. `lane_threads` serve all sessions that are run
         through `engines.runner.serve`; by default one, and one more for each `BYTES_PER_THREAD` of a full batch. Raises
@@ -69,7 +70,7 @@ class TrtEngine:
         self._spec = package.spec
         tensors = package.spec.tensors
         self._buckets = _buckets(plan, tensors, max_batch)
-        self.max_batch = min(max_batch, max(bucket.batch for bucket in self._buckets))
+        self.max_batch = max_batch
         hubs = Hubs(f"trt-{package.name}", lane_threads or _lane_threads(tensors, self.max_batch))
         self._options = Options(graphs, max_graphs, max_graph_bytes, blocking=wait == "block", hubs=hubs)
         data = plan.read()

@@ -45,14 +45,14 @@ def accept(
 ) -> tuple[PlanFile, Report]:
     """Build a plan and let it into service if it passes the gates.
 
-    It is compared with the float32 plan, which is built first when there is none, and with the plan in service (of
-    this package, or else of `serving`, the package that runs now). Raises `LoadError`.
+    It is compared with the float32 plan of the same buckets, which is built first when there is none, and with the plan
+    in service (of this package, or else of `serving`, the package that runs now). Raises `LoadError`.
     """
     here = _here(device)
     in_service = _in_service(package, serving, here)
     candidate = build(package, options, rows, device)
     known = _of(package, here)
-    if BASELINE not in known:
+    if BASELINE not in known or known[BASELINE].record.profiles != candidate.record.profiles:
         # Not judged: what was asked for is a verdict on the candidate, not a change of what is in service.
         known[BASELINE] = build(package, replace(options, precision=BASELINE), rows, device)
     compared = {BASELINE: known[BASELINE], options.precision: candidate}
@@ -102,11 +102,12 @@ def measure(
         raise LoadError(f"{package.path}: the plans have no batch size in common; build them with the same --batch")
     with ExitStack() as stack:
         engines: dict[str, tuple[Precision, Engine]] = {
-            name: (name, stack.enter_context(_opened(package, plan, device))) for name, plan in compared.items()
+            name: (name, stack.enter_context(_opened(package, plan, device, buckets[-1])))
+            for name, plan in compared.items()
         }
         if serving is not None and serving[1] not in compared.values():
             precision = serving[1].record.precision
-            engines[SERVING] = (precision, stack.enter_context(_opened(*serving, device)))
+            engines[SERVING] = (precision, stack.enter_context(_opened(*serving, device, buckets[-1])))
         reference = load("ort", package, max_batch=buckets[-1])
         stack.callback(reference.close)
         return gates.evaluate(engines, reference, rows, buckets, sittings=sittings)
@@ -166,9 +167,8 @@ def _in_service(package: Package, serving: Package | None, here: tuple[str, Devi
 
 
 @contextmanager
-def _opened(package: Package, plan: PlanFile, device: int | str) -> Iterator[Engine]:
-    largest = max(profile.batch for profile in plan.record.profiles)
-    engine = load("trt", package, max_batch=largest, plan=plan, device=device)
+def _opened(package: Package, plan: PlanFile, device: int | str, max_batch: int) -> Iterator[Engine]:
+    engine = load("trt", package, max_batch=max_batch, plan=plan, device=device)
     try:
         yield engine
     finally:

@@ -170,6 +170,13 @@ def test_buckets_that_no_batch_needs_are_not_opened(gpu: Gpu, package: Package) 
     assert [bucket.batch for bucket in engine.open_session().buckets] == [1, 8, 32]
 
 
+def test_a_batch_beyond_the_largest_bucket_takes_several_launches(gpu: Gpu, package: Package) -> None:
+    engine = load(package, [1, 8, 32], max_batch=100)
+    assert engine.max_batch == 100
+    batch = random_batch(package.spec, 100)
+    np.testing.assert_allclose(run(engine.open_session(), batch), direct(package, batch), atol=1e-6)
+
+
 def test_the_plan_in_the_package_is_chosen_by_build_and_capability(gpu: Gpu, package: Package) -> None:
     put_plan(package, shapes.profiles(package.spec, [8]))
     assert trt().TrtEngine(package).plan.record.tensorrt == "10.6.0"

@@ -193,6 +193,21 @@ def test_the_version_in_service_of_the_same_model_is_compared_with(
     assert set(report.compared) == {"fp32", "in service"}
 
 
+def test_every_bucket_of_a_candidate_is_judged_whatever_the_other_plans_have(
+    package: Package, built: FakeBuilder
+) -> None:
+    for precision, batches in (("fp32", (8,)), ("fp16", (1, 8, 32))):
+        options = Options(precision=precision, batches=batches)  # type: ignore[arg-type]
+        _, report = pipeline.accept(package, options, rows(package), sittings=1, gate_rows=100)
+        assert report.passed, report.failed
+    assert [*report.measured.parity] == [1, 8, 32]
+    assert {name: [*one.speed] for name, one in report.compared.items()} == {
+        "fp32": [1, 8, 32],
+        "in service": [1, 8, 32],
+    }
+    assert built.built == ["fp32", "fp16", "fp32"]
+
+
 def test_compare_shows_all_plans_and_changes_none(package: Package, built: FakeBuilder) -> None:
     for precision in ("fp32", "fp16", "int8"):
         pipeline.build(package, Options(precision=precision, batches=(8,)), rows(package))  # type: ignore[arg-type]
