@@ -99,31 +99,32 @@ class Graph:
         """Record what `enqueue` puts on the stream; nothing of it runs. Other threads may use the device meanwhile.
 
         `enqueue` must have run eagerly once before, since first-time set-up cannot be recorded. Raises
-        `CaptureRefused` when it calls something that cannot be recorded or fails, `OutOfMemory`, `DeviceLost`.
+        `CaptureRefused` when it calls something that cannot be recorded or fails in whichever library's way,
+        `OutOfMemory`, `DeviceLost`.
         """
         self._stream = driver.CUstream(stream)
         mode = driver.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_THREAD_LOCAL
         check(driver.cuStreamBeginCapture(self._stream, mode), "cuStreamBeginCapture")
-        refusal: RunError | None = None
+        refusal: Exception | None = None
         try:
             enqueue()
-        except OutOfMemory:
-            raise
-        except RunError as error:
+        except Exception as error:
             refusal = error
-        finally:
-            # Without this the stream stays in capture mode and every later call on it fails.
-            status, graph = driver.cuStreamEndCapture(self._stream)
+        # Without this the stream stays in capture mode and every later call on it fails.
+        status, graph = driver.cuStreamEndCapture(self._stream)
         if refusal is not None or status != _OK:
             if status == _OK:
-                driver.cuGraphDestroy(graph)
-            raise CaptureRefused(f"capture: {refusal or status.name}")
+                check(driver.cuGraphDestroy(graph), "cuGraphDestroy")
+            why = refusal or typed(status.name, "cuStreamEndCapture")
+            if isinstance(why, OutOfMemory | DeviceLost):
+                raise why
+            raise CaptureRefused(f"capture: {why}") from refusal
         try:
             # A refused enqueue leaves an empty graph that "succeeds" and hands out old results: the caller checks.
             self.nodes = int(check(driver.cuGraphGetNodes(graph), "cuGraphGetNodes")[1])
             self._exec = check(driver.cuGraphInstantiate(graph, 0), "cuGraphInstantiate")
         finally:
-            driver.cuGraphDestroy(graph)
+            check(driver.cuGraphDestroy(graph), "cuGraphDestroy")
         check(driver.cuGraphUpload(self._exec, self._stream), "cuGraphUpload")
 
     def launch(self) -> None:

@@ -47,8 +47,13 @@ class Gpu:
         self.objects = 0
         self.launched: list[str] = []
         self.refuse_capture = False
+        self.refuse_in_capture = False
+        self.refuse_launch = False
         self.refuse_enqueue = False
         self.empty_graphs = False
+        self.graphs = 0
+        self.graph_bytes = 0
+        """Device memory that each graph takes."""
         self.sticky = False
         self.hung: set[Stream] = set()
         self.local = threading.local()
@@ -92,6 +97,8 @@ class Stream(Counted):
 
     def put(self, op: Op) -> None:
         self.gpu.check()
+        if self.capture is not None and self.gpu.refuse_in_capture:
+            raise Error("operation not permitted when stream is capturing")
         (self.queue if self.capture is None else self.capture).append(op)
 
     def run(self) -> None:
@@ -223,9 +230,21 @@ def _bindings(gpu: Gpu, module: Any) -> None:
     def launch(ops: list[Op], stream: Stream) -> tuple[Status]:
         if gpu.sticky:
             return (Status.CUDA_ERROR_ILLEGAL_ADDRESS,)
+        if gpu.refuse_launch:
+            return (Status.CUDA_ERROR_OUT_OF_MEMORY,)
         for op in ops:
             stream.put(op)
         gpu.launched.append("graph")
+        return (ok,)
+
+    def instantiate(ops: list[Op], flags: int) -> tuple[Status, list[Op]]:
+        gpu.graphs += 1
+        gpu.used += gpu.graph_bytes
+        return ok, list(ops)
+
+    def destroy(ops: list[Op]) -> tuple[Status]:
+        gpu.graphs -= 1
+        gpu.used -= gpu.graph_bytes
         return (ok,)
 
     def bind(context: object) -> tuple[Status]:
@@ -240,9 +259,9 @@ def _bindings(gpu: Gpu, module: Any) -> None:
     module.CUstreamCaptureMode = types.SimpleNamespace(CU_STREAM_CAPTURE_MODE_THREAD_LOCAL=1)
     module.cuStreamBeginCapture, module.cuStreamEndCapture = begin, end
     module.cuGraphGetNodes = lambda graph: (ok, graph, len(graph))
-    module.cuGraphInstantiate = lambda graph, flags: (ok, list(graph))
+    module.cuGraphInstantiate, module.cuGraphExecDestroy = instantiate, destroy
     module.cuGraphUpload = lambda graph, stream: (ok,)
-    module.cuGraphDestroy = module.cuGraphExecDestroy = lambda graph: (ok,)
+    module.cuGraphDestroy = lambda graph: (ok,)
     module.cuGraphLaunch = launch
     module.cuDeviceGetCount = lambda: (ok, 1)
     module.cuDeviceGet = lambda index: (ok, index)

@@ -63,8 +63,8 @@ PROPERTIES = {
 CONSTRUCTORS = {"Builder": "logger", "Runtime": "logger", "OnnxParser": "network, logger", "ILogger": ""}
 
 ELSEWHERE = {
-    "append", "clear", "count", "dtype", "engine", "extend", "file", "name", "nbytes", "node", "precision", "query",
-    "read", "shape", "write",
+    "append", "clear", "count", "dtype", "engine", "extend", "file", "name", "nbytes", "node", "pop", "precision",
+    "query", "read", "shape", "write",
 }  # fmt: skip
 """Members of some TensorRT class that the engines use on objects of their own, of numpy and of Python."""
 

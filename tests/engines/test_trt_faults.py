@@ -37,8 +37,10 @@ def test_out_of_memory_for_every_bucket_is_an_error_that_leaves_nothing_behind(g
     assert run(engine.open_session(), random_batch(package.spec, 4)).shape == (4,)
 
 
-def test_capture_refused_runs_eagerly(gpu: Gpu, package: Package) -> None:
-    gpu.refuse_capture = True
+@pytest.mark.parametrize("refusal", ["refuse_capture", "refuse_in_capture"])
+def test_capture_refused_runs_eagerly(gpu: Gpu, package: Package, refusal: str) -> None:
+    """At its end, by the driver, or at a copy within it, by pycuda."""
+    setattr(gpu, refusal, True)
     session = load(package, [8]).open_session()
     assert session.graphs == 0
     batch = random_batch(package.spec, 7)
@@ -59,6 +61,27 @@ def test_the_number_of_graphs_is_capped_and_the_rest_runs_eagerly(gpu: Gpu, pack
     for n in (8, 8, 32, 32):
         batch = random_batch(package.spec, n)
         np.testing.assert_allclose(run(session, batch), direct(package, batch), atol=1e-6)
+
+
+def test_graphs_beyond_their_memory_are_not_captured(gpu: Gpu, package: Package) -> None:
+    gpu.graph_bytes = 1000
+    session = load(package, [1, 8, 32], max_graph_bytes=2500).open_session()
+    assert session.graphs == 3, "that which crosses the bound is the last"
+    for n in (1, 8, 32):
+        batch = random_batch(package.spec, n)
+        np.testing.assert_allclose(run(session, batch), direct(package, batch), atol=1e-6)
+
+
+def test_no_graph_outlives_its_session_one_that_could_not_be_launched_included(gpu: Gpu, package: Package) -> None:
+    engine = load(package, [8, 32])
+    session = engine.open_session()
+    assert gpu.graphs == 4
+    session.close()
+    assert gpu.graphs == 0
+    gpu.refuse_launch = True
+    with pytest.raises(OutOfMemory):
+        engine.open_session()
+    assert gpu.graphs == 0
 
 
 def test_a_refused_enqueue_fails_its_batch_only(gpu: Gpu, package: Package) -> None:
