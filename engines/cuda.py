@@ -40,9 +40,9 @@ def open_device(selector: int | str = 0) -> "Device":
     Raises `LoadError` when there is no such device or no driver.
     """
     chosen = placement.parse(selector)
-    if chosen.is_mig:
-        placement.expose_mig(chosen)
     with _devices_lock:
+        if chosen.is_mig:
+            placement.expose_mig(chosen, started=bool(_devices))
         try:
             cuda.init()
             by_uuid = chosen.uuid is not None and not chosen.is_mig

@@ -51,16 +51,18 @@ def parse(device: int | str) -> Selector:
     raise LoadError(f"device: {text!r}: not a GPU; give an index such as 0, GPU-<uuid> or MIG-<uuid> (nvidia-smi -L)")
 
 
-def expose_mig(selector: Selector) -> None:
-    """Make a MIG slice the process's only device (index 0). CUDA reads the variable once, when it is initialised.
+def expose_mig(selector: Selector, *, started: bool) -> None:
+    """Make a MIG slice the process's only device (index 0). CUDA reads the variable once, when it is `started`.
 
-    Raises `LoadError` when the environment already exposes something else.
+    Raises `LoadError` when the process sees something else already.
     """
     assert selector.uuid is not None
-    seen = os.environ.setdefault("CUDA_VISIBLE_DEVICES", selector.uuid)
+    seen = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if seen is None and not started:
+        seen = os.environ["CUDA_VISIBLE_DEVICES"] = selector.uuid
     if seen != selector.uuid:
         raise LoadError(
-            f"device: {selector.uuid}: CUDA_VISIBLE_DEVICES is {seen}; a process uses one MIG slice: unset the"
+            f"device: {selector.uuid}: CUDA_VISIBLE_DEVICES is {seen or 'not set'}; a process uses one MIG slice: unset the"
             " variable, or set it to the slice and give device 0"
         )
 

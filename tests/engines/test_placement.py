@@ -53,11 +53,13 @@ def test_other_names_are_refused_with_what_to_give(text: str) -> None:
 def test_a_mig_slice_becomes_the_only_visible_device(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES")
-    placement.expose_mig(Selector(uuid="MIG-1"))
+    with pytest.raises(LoadError, match="CUDA_VISIBLE_DEVICES is not set"):
+        placement.expose_mig(Selector(uuid="MIG-1"), started=True)
+    placement.expose_mig(Selector(uuid="MIG-1"), started=False)
     assert os.environ["CUDA_VISIBLE_DEVICES"] == "MIG-1"
-    placement.expose_mig(Selector(uuid="MIG-1"))
+    placement.expose_mig(Selector(uuid="MIG-1"), started=True)
     with pytest.raises(LoadError, match="CUDA_VISIBLE_DEVICES is MIG-1"):
-        placement.expose_mig(Selector(uuid="MIG-2"))
+        placement.expose_mig(Selector(uuid="MIG-2"), started=False)
 
 
 def test_kernel_lists() -> None:

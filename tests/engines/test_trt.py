@@ -219,3 +219,16 @@ def test_a_device_is_described_for_a_plan(gpu: Gpu) -> None:
         cuda.open_device(1)
     with pytest.raises(LoadError, match="fits 0 devices"):
         cuda.open_device("GPU-ffff")
+
+
+def test_a_mig_slice_is_not_taken_for_the_device_that_is_open_already(
+    gpu: Gpu, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES")
+    cuda = importlib.import_module("engines.cuda")
+    whole = cuda.open_device(0)
+    with pytest.raises(LoadError, match="a process uses one MIG slice"):
+        cuda.open_device("MIG-1")
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "MIG-1")
+    assert cuda.open_device("MIG-1") is whole
