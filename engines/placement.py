@@ -62,8 +62,8 @@ def expose_mig(selector: Selector, *, started: bool) -> None:
         seen = os.environ["CUDA_VISIBLE_DEVICES"] = selector.uuid
     if seen != selector.uuid:
         raise LoadError(
-            f"device: {selector.uuid}: CUDA_VISIBLE_DEVICES is {seen or 'not set'}; a process uses one MIG slice: unset the"
-            " variable, or set it to the slice and give device 0"
+            f"device: {selector.uuid}: CUDA_VISIBLE_DEVICES is {seen or 'not set'}; a process uses one MIG slice: unset"
+            " the variable, or set it to the slice and give device 0"
         )
 
 

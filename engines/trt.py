@@ -71,6 +71,8 @@ class TrtEngine:
         tensors = package.spec.tensors
         self._buckets = _buckets(plan, tensors, max_batch)
         self.max_batch = max_batch
+        self.lengths = sorted({bucket.length for bucket in self._buckets if bucket.length})
+        """Sequence lengths of the buckets."""
         hubs = Hubs(f"trt-{package.name}", lane_threads or _lane_threads(tensors, self.max_batch))
         self._options = Options(graphs, max_graphs, max_graph_bytes, blocking=wait == "block", hubs=hubs)
         data = plan.read()
@@ -94,9 +96,10 @@ class TrtEngine:
             self.close()
             raise
 
-    def open_session(self) -> TrtSession:
+    def open_session(self, length: int | None = None) -> TrtSession:
         """A warm session: every bucket has run, its graphs are captured and agree with the eager run.
 
+        With a `length`, one of `lengths`, it has buckets of that alone: for rows that are not longer.
         Where memory does not suffice for all buckets the largest is given up, and again; batches that needed it are
         then run in several smaller ones. Raises `OutOfMemory` when not even one bucket fits, `LoadError`, `DeviceLost`.
         """
@@ -105,7 +108,7 @@ class TrtEngine:
             raise LoadError(f"{self.plan.path}: the engine is closed; load it again")
         trt, device, output = trt_module.load(), self._device, self.plan.record.output
         inputs = Inputs(self._spec, self.max_batch)
-        offered = self._buckets
+        offered = [bucket for bucket in self._buckets if length in (None, bucket.length)]
         # The context stays current while a failed session is dropped: what is freed without one is leaked.
         with device.opening, device.current():
             while True:

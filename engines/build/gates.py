@@ -4,12 +4,13 @@ A gate compares one figure with its limit: at every bucket the candidate's score
 rows, and its speed with the float32 plan's and with that of the plan in service.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Collection, Mapping
+from functools import partial
 
 import msgspec
 import numpy as np
 
-from engines.base import Engine, Features
+from engines.base import Engine, Features, Session
 from engines.build import parity, speed
 from engines.build.calibration import Rowset
 from engines.build.parity import Parity
@@ -94,11 +95,15 @@ def evaluate(
     rows: Rowset,
     buckets: list[int],
     *,
+    sequences: Collection[str] = (),
+    lengths: Collection[int] = (),
     sittings: int = speed.SITTINGS,
 ) -> dict[str, Measured]:
     """Engine name -> parity with `reference` (the ONNX model) and speed, at every bucket, all on the same rows.
 
-    Raises `LoadError` without rows, and what the engines raise.
+    Which of the buckets of one batch size runs a row depends on measured costs. So, for parity, the rows are also cut
+    to each of `lengths` in the tensors `sequences`, and scored in the buckets of that length alone. Raises `LoadError`
+    without rows, and what the engines raise.
     """
     if not len(rows):
         raise LoadError("no rows to compare engines on; give --rows FILE")
@@ -106,9 +111,14 @@ def evaluate(
     inputs: dict[int, list[Features]] = {}
     for smaller, bucket in zip([0, *buckets], buckets, strict=False):
         whole = rows.take(np.arange(max(len(rows), 2 * bucket), dtype=np.int64) % len(rows))
-        exact = parity.scored(reference, whole, min(bucket, reference.max_batch))
+        sets = {None: whole} | {length: parity.cut(whole, sequences, length) for length in lengths}
+        exact = [
+            parity.scored(reference.open_session, part, min(bucket, reference.max_batch)) for part in sets.values()
+        ]
+        labels = None if whole.labels is None else np.tile(whole.labels, len(sets))
         for name, (_, engine) in engines.items():
-            parities[name][bucket] = parity.compare(exact, parity.scored(engine, whole, bucket, smaller), whole.labels)
+            found = [parity.scored(_opener(engine, at), part, bucket, smaller) for at, part in sets.items()]
+            parities[name][bucket] = parity.compare(np.concatenate(exact), np.concatenate(found), labels)
         inputs[bucket] = [batch for batch in whole.batches(bucket) if _length(batch) == bucket][:INPUT_SETS]
     speeds = speed.measure({name: engine for name, (_, engine) in engines.items()}, inputs, sittings=sittings)
     return {
@@ -175,6 +185,12 @@ def speed_checks(subject: Measured, other: Measured, name: str) -> list[Check]:
             ),
         ]
     return sorted(checks, key=lambda check: check.bucket)
+
+
+def _opener(engine: Engine, length: int | None) -> Callable[[], Session]:
+    """How a session with the buckets of this length alone is opened, or any session where there are none."""
+    open_session: Callable[..., Session] = engine.open_session
+    return partial(open_session, length) if length in getattr(engine, "lengths", ()) else open_session
 
 
 def _length(features: Features) -> int:

@@ -3,11 +3,13 @@
 AUC alone hides what a lower precision breaks first (ties and calibration), so all of them are taken together.
 """
 
+from collections.abc import Callable, Collection
+
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from engines.base import Engine, Features
+from engines.base import Features, Session
 from engines.build.calibration import Rowset
 
 Numbers = NDArray[np.float64]
@@ -97,13 +99,22 @@ def auc(scores: Numbers, positive: Numbers, negative: Numbers) -> float:
     return float((ups @ (below + 0.5 * downs)) / (ups.sum() * downs.sum()))
 
 
-def scored(engine: Engine, rows: Rowset, bucket: int, smaller: int = 0) -> NDArray[np.float32]:
+def cut(rows: Rowset, sequences: Collection[str], length: int) -> Rowset:
+    """The same rows with at most so many elements in each of these tensors, the others padding."""
+    features = dict(rows.features)
+    for name in sequences:
+        features[name] = features[name].copy()
+        features[name][:, length:] = 0
+    return Rowset(features, rows.labels, rows.users)
+
+
+def scored(open_session: Callable[[], Session], rows: Rowset, bucket: int, smaller: int = 0) -> NDArray[np.float32]:
     """Scores of all rows by one session in batches that fall into this bucket.
 
     Full batches alternate with ones a row short (unless that is the next `smaller` bucket), so that padding is tested.
     """
     short = bucket - 1 if bucket - 1 > smaller else bucket
-    session = engine.open_session()
+    session = open_session()
     try:
         parts, start, size = [], 0, bucket
         while start < len(rows):

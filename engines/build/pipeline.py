@@ -10,7 +10,7 @@ import numpy as np
 
 from engines import load, plans, trt_module
 from engines.base import Engine
-from engines.build import builder, gates, speed
+from engines.build import builder, gates, shapes, speed
 from engines.build.builder import Options
 from engines.build.calibration import Rowset
 from engines.build.gates import Measured, Report
@@ -110,7 +110,16 @@ def measure(
             engines[SERVING] = (precision, stack.enter_context(_opened(*serving, device, buckets[-1])))
         reference = load("ort", package, max_batch=buckets[-1])
         stack.callback(reference.close)
-        return gates.evaluate(engines, reference, rows, buckets, sittings=sittings)
+        lengths = {p.sequence for plan in compared.values() for p in plan.record.profiles if p.sequence is not None}
+        return gates.evaluate(
+            engines,
+            reference,
+            rows,
+            buckets,
+            sequences=shapes.sequences(package.spec),
+            lengths=sorted(lengths),
+            sittings=sittings,
+        )
 
 
 def to_json(report: Report) -> dict[str, Any]:

@@ -123,6 +123,6 @@ def test_every_row_is_scored_in_batches_of_its_bucket_full_and_one_short(
 ) -> None:
     rows = Rowset({"x": np.arange(20, dtype=np.float32).reshape(20, 1)})
     engine = Recorder()
-    assert parity.scored(engine, rows, bucket, smaller).tolist() == list(range(20))
+    assert parity.scored(engine.open_session, rows, bucket, smaller).tolist() == list(range(20))
     assert engine.sizes == sizes
     assert engine.open == 0
