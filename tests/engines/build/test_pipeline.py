@@ -18,7 +18,7 @@ from click.testing import CliRunner, Result
 
 import engines
 from engines import plans
-from engines.build import builder, compiler, graph, inspector, pipeline, speed
+from engines.build import builder, graph, inspector, pipeline, speed
 from engines.build.builder import Options
 from engines.build.calibration import Rowset
 from engines.build.compiler import Compiled
@@ -146,12 +146,6 @@ def test_the_float32_plan_is_built_for_comparison_but_not_put_into_service(
     assert plan.record.accepted
 
 
-def test_the_timing_cache_of_one_build_serves_the_next(package: Package, built: FakeBuilder) -> None:
-    plan, _ = accept(package, "fp16")
-    assert built.caches == [b"", b"tactics\x01"]
-    assert plan.record.timing_cache_sha256 == plans.sha256(b"tactics\x01")
-
-
 def test_a_builder_that_ignores_the_asked_precision_is_found_out(package: Package, built: FakeBuilder) -> None:
     built.ignores_types = True
     for precision in ("fp16", "int8"):
@@ -275,23 +269,3 @@ def test_require_makes_a_failed_gate_an_exit_code(
     assert command("compare", package.path, "--rows", SAMPLE).return_value == 0
     assert command("compare", package.path, "--rows", SAMPLE, "--require", "fp32").return_value == 1
     assert command("compare", package.path, "--rows", SAMPLE, "--require", "int8").return_value == 1
-
-
-def test_the_builder_is_told_everything(
-    package: Package, device: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    told: dict[str, Any] = {}
-
-    def compile_plan(model: bytes, **options: Any) -> Compiled:
-        told.update(options)
-        raise LoadError("enough")
-
-    monkeypatch.setattr(builder, "compile_plan", compile_plan)
-    options = Options(precision="tf32", batches=(2,), workspace_bytes=5 << 20, optimization_level=5)
-    with pytest.raises(LoadError, match="enough"):
-        pipeline.build(package, options, None)
-    assert told["name"] == "criteo-1"
-    assert told["precision"] == "tf32"
-    assert (told["workspace_bytes"], told["optimization_level"]) == (5 << 20, 5)
-    assert told["timing_cache"] == b""
-    assert compiler.WORKSPACE_BYTES == 1 << 30

@@ -1,0 +1,64 @@
+"""What the builder makes of its options and of earlier builds, on a device that is not there."""
+
+from pathlib import Path
+from typing import Any
+
+import onnx
+import pytest
+
+from engines import plans
+from engines.build import builder, compiler, pipeline, quantize
+from engines.build.builder import Options
+from engines.build.calibration import Rowset
+from engines.build.compiler import Compiled
+from engines.errors import LoadError
+from engines.package import Package
+from tests.engines.build.test_pipeline import FakeBuilder, accept, built, device, package, rows
+
+__all__ = ["built", "device", "package"]
+"""Fixtures."""
+
+
+def test_the_timing_cache_of_one_build_serves_the_next(package: Package, built: FakeBuilder) -> None:
+    plan, _ = accept(package, "fp16")
+    assert built.caches == [b"", b"tactics\x01"]
+    assert plan.record.timing_cache_sha256 == plans.sha256(b"tactics\x01")
+
+
+def test_ranges_are_measured_on_the_drawn_rows_alone_by_the_asked_method(
+    package: Package, built: FakeBuilder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """u0 to u29 have one event each, u30 has 270: half of the draw is theirs, who are a tenth of the recording."""
+    asked: list[tuple[int, quantize.Method]] = []
+
+    def calibrate(model: onnx.ModelProto, tensors: set[str], rows: Rowset, method: quantize.Method) -> dict[str, float]:
+        asked.append((sum(user != "u30" for user in rows.users), method))
+        return dict.fromkeys(tensors, 1.0)
+
+    monkeypatch.setattr(quantize, "calibrate", calibrate)
+    recorded = Rowset(rows(package).features, None, [f"u{min(i, 30)}" for i in range(300)])
+    options = Options(precision="int8", batches=(8,), calibration_rows=40, method="entropy")
+    record = pipeline.build(package, options, recorded).record
+    assert asked == [(20, "entropy")]
+    assert record.recipe["strata"] == {"rare": 20, "regular": 0, "active": 20}
+    assert (record.recipe["rows"], record.recipe["method"]) == (40, "entropy")
+
+
+def test_the_builder_is_told_everything(
+    package: Package, device: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told: dict[str, Any] = {}
+
+    def compile_plan(model: bytes, **options: Any) -> Compiled:
+        told.update(options)
+        raise LoadError("enough")
+
+    monkeypatch.setattr(builder, "compile_plan", compile_plan)
+    options = Options(precision="tf32", batches=(2,), workspace_bytes=5 << 20, optimization_level=5)
+    with pytest.raises(LoadError, match="enough"):
+        pipeline.build(package, options, None)
+    assert told["name"] == "criteo-1"
+    assert told["precision"] == "tf32"
+    assert (told["workspace_bytes"], told["optimization_level"]) == (5 << 20, 5)
+    assert told["timing_cache"] == b""
+    assert compiler.WORKSPACE_BYTES == 1 << 30
