@@ -56,6 +56,8 @@ class Gpu:
         """Device memory that each graph takes."""
         self.sticky = False
         self.hung: set[Stream] = set()
+        self.registered: dict[int, int] = {}
+        """Address -> bytes of pages of the process that are locked."""
         self.local = threading.local()
         self.streams: weakref.WeakValueDictionary[int, Stream] = weakref.WeakValueDictionary()
 
@@ -247,11 +249,21 @@ def _bindings(gpu: Gpu, module: Any) -> None:
         gpu.used -= gpu.graph_bytes
         return (ok,)
 
+    def register(address: int, nbytes: int, flags: int) -> tuple[Status]:
+        gpu.registered[address] = nbytes
+        return (ok,)
+
+    def unregister(address: int) -> tuple[Status]:
+        del gpu.registered[address]
+        return (ok,)
+
     def bind(context: object) -> tuple[Status]:
         gpu.local.bound = context
         return (ok,)
 
     module.CUresult = Status
+    module.CU_MEMHOSTREGISTER_PORTABLE = 1
+    module.cuMemHostRegister, module.cuMemHostUnregister = register, unregister
     module.CUcontext = lambda handle: None
     module.cuCtxGetCurrent = lambda: (ok, gpu.stack[-1])
     module.cuCtxSetCurrent = bind

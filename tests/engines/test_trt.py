@@ -14,7 +14,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from engines import plans
 from engines.base import Engine, Features, Scores, run
 from engines.build import shapes
 from engines.errors import LoadError, RunError
@@ -23,6 +22,7 @@ from engines.package import Package
 from engines.plans import Profile
 from engines.runner import serve
 from schemas.rows import Tensors
+from schemas.spec import ModelSpec, builtin
 from tests.engines.contract import EngineContract
 from tests.engines.fake_gpu import Gpu
 from tests.engines.trt_support import direct, gpu, load, package, put_plan, trt
@@ -121,6 +121,47 @@ def test_warm_up_goes_through_submit_in_every_slot_and_ends_after_its_sample_is_
     assert seen == [(1, False)] * 2 + [(8, False)] * 2 + [(1, True)] * 2
 
 
+@pytest.mark.usefixtures("gpu")
+def test_every_bucket_is_run_three_times_in_every_slot_before_the_session_is_handed_out(
+    package: Package, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    launched: list[int] = []
+    bucket_type = importlib.import_module("engines.trt_bucket").BucketContext
+    session_type = importlib.import_module("engines.trt_session").TrtSession
+    enqueue = bucket_type._enqueue
+
+    def counted(self: Any, slot: Any) -> None:
+        launched.append(id(slot))
+        enqueue(self, slot)
+
+    monkeypatch.setattr(bucket_type, "_enqueue", counted)
+    monkeypatch.setattr(session_type, "_warm", lambda self, batches: None)
+    session = load(package, [1, 8], graphs=False).open_session()
+    slots = [id(slot) for pair in session._slots for slot in pair]
+    assert [launched.count(slot) for slot in slots] == [1 + 3] * 4
+
+
+def test_sequences_of_ten_thousand_have_short_buckets_beside_the_full_one(gpu: Gpu, tmp_path: Path) -> None:
+    spec = ModelSpec.parse(builtin("ad").dumps().replace(b"[50]", b"[10000]"), "spec")
+    package = tiny_package(tmp_path, spec, "mlp")
+    session = load(package, [1, 4], [16, 50, 100]).open_session()
+    batch = random_batch(spec, 4, seed=5)
+    for row, length in enumerate((90, 10_000, 3, 40)):
+        batch["hist"][row] = np.where(np.arange(10_000) < length, 1 + batch["hist"][row] % 4000, 0)
+    session._grid = type(session._grid)(  # costs that make a split worth its launches
+        session.buckets, [float(b.length * b.batch) for b in session.buckets], ["hist"], 1024
+    )
+    runs = session._grid.runs(batch, 4)
+    assert [(session.buckets[run.bucket].length, run.rows.tolist()) for run in runs] == [
+        (16, [2]),
+        (50, [3]),
+        (100, [0]),
+        (10_000, [1]),
+    ]
+    session._whole = [None] * len(session._whole)
+    np.testing.assert_allclose(run(session, batch), direct(package, batch), atol=1e-5)
+
+
 def test_sequences_are_cut_to_the_shortest_bucket_that_holds_them_and_order_is_restored(
     gpu: Gpu, tmp_path: Path
 ) -> None:
@@ -206,29 +247,3 @@ def test_lanes_on_shared_threads_are_scored_and_a_hung_one_is_left_behind(gpu: G
     gpu.hung.clear()
     assert all(lane.close(PATIENCE) for lane in lanes)
     engine.close()
-
-
-def test_a_device_is_described_for_a_plan(gpu: Gpu) -> None:
-    cuda = importlib.import_module("engines.cuda")
-    described = cuda.describe("cuda:0")
-    assert described == plans.Device(
-        name="Fake", compute_capability="9.0", uuid="GPU-00000000-0000-0000-0000-000000000abc", driver="13.0"
-    )
-    assert cuda.open_device("GPU-00000000") is cuda.open_device(0)
-    with pytest.raises(LoadError, match="only 1 GPUs are visible"):
-        cuda.open_device(1)
-    with pytest.raises(LoadError, match="fits 0 devices"):
-        cuda.open_device("GPU-ffff")
-
-
-def test_a_mig_slice_is_not_taken_for_the_device_that_is_open_already(
-    gpu: Gpu, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
-    monkeypatch.delenv("CUDA_VISIBLE_DEVICES")
-    cuda = importlib.import_module("engines.cuda")
-    whole = cuda.open_device(0)
-    with pytest.raises(LoadError, match="a process uses one MIG slice"):
-        cuda.open_device("MIG-1")
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "MIG-1")
-    assert cuda.open_device("MIG-1") is whole
