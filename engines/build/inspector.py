@@ -108,8 +108,10 @@ def check(
             f"asked for {precision}, but the engine does not show it for {which}; its layers: {seen[:2000]}"
         )
     for layer in layers:
-        if layer.nodes and layer.nodes <= kept.keys() and (lower := layer.types & LOWER):
-            nodes = ", ".join(sorted(layer.nodes))
+        # The head's kernel holds the sigmoid too, and perhaps the border behind which it begins.
+        nodes = ", ".join(sorted(layer.nodes & kept.keys()))
+        apart = not layer.nodes & verdict.keys() and not _at_border(layer)
+        if nodes and apart and (lower := layer.types & LOWER):
             raise LoadError(f"{nodes} must stay float32, but layer {layer.name} uses {', '.join(sorted(lower))}")
     return verdict
 
@@ -127,9 +129,14 @@ def _shown(layers: Iterable[Layer], gemm: str, precision: Precision) -> str:
     holding = [layer for layer in layers if gemm in layer.nodes]
     if any(precision in layer.inputs for layer in holding):
         return "shown"
-    # A kernel that holds a border shows the types beyond it; one without shows those the GEMM itself reads.
-    inner = [layer for layer in holding if not any(node.endswith(_BORDERS) for node in layer.nodes)]
+    # A kernel that begins before the island shows what it reads there; any other one shows what the GEMM reads.
+    enters = {f"{gemm}__0__q"}
+    inner = [layer for layer in holding if not any(n in enters or n.endswith("__fp16__cast") for n in layer.nodes)]
     return "not" if any(layer.inputs and "?" not in layer.inputs for layer in inner) else "fused"
+
+
+def _at_border(layer: Layer) -> bool:
+    return any(node.endswith(_BORDERS) for node in layer.nodes)
 
 
 def _layer(layer: Mapping[str, Any]) -> Layer:

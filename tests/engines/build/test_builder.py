@@ -1,5 +1,7 @@
 """What the builder makes of its options and of earlier builds, on a device that is not there."""
 
+import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -7,12 +9,13 @@ import onnx
 import pytest
 
 from engines import plans
-from engines.build import builder, compiler, pipeline, quantize
+from engines.build import builder, compiler, inspector, pipeline, quantize, recipe
 from engines.build.builder import Options
 from engines.build.calibration import Rowset
 from engines.build.compiler import Compiled
 from engines.errors import LoadError
 from engines.package import Package
+from tests.engines.build.test_inspector import REAL
 from tests.engines.build.test_pipeline import FakeBuilder, accept, built, device, package, rows
 
 __all__ = ["built", "device", "package"]
@@ -62,3 +65,16 @@ def test_the_builder_is_told_everything(
     assert (told["workspace_bytes"], told["optimization_level"]) == (5 << 20, 5)
     assert told["timing_cache"] == b""
     assert compiler.WORKSPACE_BYTES == 1 << 30
+
+
+@pytest.mark.parametrize("profile", [0, 1])
+def test_one_profile_that_is_not_what_was_asked_is_enough(profile: int) -> None:
+    real = REAL["mlp-int8"]
+    layers = inspector.parse(json.dumps(real["engine"]))
+    made = recipe.Recipe("int8", onnx.ModelProto(), real["gemms"], real["float32"], {})
+    compiled = Compiled(plan=b"", timing_cache=b"", layers=layers, inspected="", output="score", build_s=0.0)
+    assert builder.verify(compiled, made) == {"hidden.0": "shown", "hidden.1": "shown"}
+    mine = set(inspector.by_profile(layers)[profile])
+    plain = [replace(one, inputs=("fp32",), outputs=("fp32",)) if one in mine else one for one in layers]
+    with pytest.raises(LoadError, match=r"does not show it for hidden\.0, hidden\.1"):
+        builder.verify(replace(compiled, layers=plain), made)

@@ -1,6 +1,7 @@
 """Layer precisions out of the inspector's JSON, in the layouts of TensorRT 10 and 11, and what is refused."""
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -125,8 +126,10 @@ def test_float16_where_it_was_asked_for_is_shown() -> None:
 
 
 def test_a_gemm_inside_a_larger_kernel_is_fused_and_not_held_against_it() -> None:
-    fused = layer(["b", "b__cast", "head"], ["Float"], ["Float"])
+    fused = layer(["x__fp16__cast", "b", "b__cast", "head"], ["Float"], ["Float"])
     assert check("fp16", layer(["a"], ["Half"], ["Half"]), fused) == {"a": "shown", "b": "fused"}
+    fused = layer(["b__0__q", "b__0__dq", "b__1__dq", "b"], ["Float"], ["Float"])
+    assert check("int8", layer(["a"], ["Int8"], ["Float"]), fused) == {"a": "shown", "b": "fused"}
 
 
 @pytest.mark.parametrize("precision", ["fp16", "int8"])
@@ -138,13 +141,43 @@ def test_a_gemm_that_silently_stayed_float32_is_named(precision: str) -> None:
 
 def test_an_engine_that_shows_the_precision_nowhere_is_refused() -> None:
     with pytest.raises(LoadError, match="does not show it for every one of its GEMMs"):
-        check("fp16", layer(["a__cast", "a", "b", "b__cast", "head"], ["Float"], ["Float"]))
+        check("fp16", layer(["x__fp16__cast", "a", "b", "b__cast", "head"], ["Float"], ["Float"]))
 
 
 def test_a_head_that_is_not_float32_is_refused() -> None:
     layers = (layer(["a"], ["Half"], ["Half"]), layer(["b"], ["Half"], ["Half"]))
     with pytest.raises(LoadError, match="head must stay float32, but layer __myl_head uses fp16"):
         check("fp16", *layers, layer(["head"], ["Half"], ["Half"]))
+
+
+@pytest.mark.parametrize(
+    ("net", "name", "asked", "gemm"),
+    [
+        ("mlp-int8", "hidden_0_myl0_2", "Int8", "hidden.0"),
+        ("mlp-int8", "hidden_1 [profile 1]_myl1_3", "Int8", "hidden.1"),
+        ("din-fp16", "__myl_FcCas_myl0_2", "Half", "attention.by_key"),
+        ("din-fp16", "hidden_0_myl0_9", "Half", "hidden.0"),
+    ],
+)
+def test_one_gemm_of_a_real_engine_in_float32_would_be_named(net: str, name: str, asked: str, gemm: str) -> None:
+    """Also one whose kernel holds the border behind it, or its own dequantisation."""
+    layers = [
+        json.loads(json.dumps(one).replace(f'"{asked}"', '"Float"')) if one["Name"] == name else one
+        for one in REAL[net]["engine"]["Layers"]
+    ]
+    assert layers != REAL[net]["engine"]["Layers"]
+    with pytest.raises(LoadError, match=f"does not show it for {re.escape(gemm)}; its layers"):
+        for found in inspector.by_profile(inspector.parse(text(*layers))):
+            inspector.check(found, net.partition("-")[2], REAL[net]["gemms"], REAL[net]["float32"])  # type: ignore[arg-type]
+
+
+def test_the_head_of_a_real_engine_would_be_found_in_int8_too() -> None:
+    """Its kernel is that of the sigmoid as well."""
+    layers = REAL["mlp-int8"]["engine"]["Layers"]
+    [at] = [i for i, one in enumerate(layers) if one["Name"] == "__myl_MulSumAddNegExpAddDiv_myl0_4"]
+    changed = [*layers[:at], json.loads(json.dumps(layers[at]).replace('"Float"', '"Int8"')), *layers[at + 1 :]]
+    with pytest.raises(LoadError, match=r"head must stay float32, but layer __myl_MulSum.* uses int8"):
+        inspector.check(inspector.parse(text(*changed)), "int8", REAL["mlp-int8"]["gemms"], REAL["mlp-int8"]["float32"])
 
 
 def test_int8_may_show_in_the_weights_alone() -> None:
