@@ -1,0 +1,76 @@
+"""What the whole process does: it keeps its memory, and ends when its device is gone."""
+
+import os
+import re
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import StartWorker
+from tests.e2e.pipeline import Pipeline, configuration, encode, positions, tips
+from tests.kafka.client import Client
+from tests.kafka.process import Process, free_port
+from tests.kafka.worker import to_toml
+from tests.models import tiny_package
+
+pytestmark = pytest.mark.kafka
+
+LOSING = """
+import sys
+
+import engines
+from engines.base import Session
+from engines.errors import DeviceLost
+from engines.ort import OrtEngine
+from engines.session import CpuSession
+from worker.cli import main
+
+
+class Losing(OrtEngine):
+    def open_session(self) -> Session:
+        return CpuSession(self._inputs, self._lose)
+
+    def _lose(self, features, n):
+        if any(tensor.any() for tensor in features.values()):
+            raise DeviceLost("error 700")
+        return self._score(features, n)  # the zeros by which its speed is measured
+
+
+engines.KINDS["ort"] = ("__main__", "Losing")
+sys.argv = ["scorelane", "run", "--config", sys.argv[1]]
+main()
+"""
+"""A worker whose engine `ort` loses its device at the first event."""
+
+
+def test_a_lost_device_leaves_its_events_to_the_next_engine_and_ends_the_process(
+    kafka: Client, unique: str, tmp_path: Path
+) -> None:
+    pipeline = Pipeline(kafka, unique, tiny_package(tmp_path).path, options={"fallback": ["light"]})
+    taken = pipeline.produce([encode(event) for event in tips(50)])
+    file = tmp_path / "worker.toml"
+    file.write_text(to_toml({**configuration([pipeline]), "admin": {"port": free_port()}}))
+    worker = Process([sys.executable, "-c", LOSING, str(file)], tmp_path / "worker.log", os.environ)
+    try:
+        assert worker.wait(60.0) == 1, "so that whoever started it does so again"
+    finally:
+        worker.kill()
+    assert f"topic {pipeline.name}: engine ort: the device was lost; start the process again" in worker.tail()
+    scores = pipeline.scores()
+    assert positions(scores) == dict.fromkeys(taken, 1)
+    assert {score.engine for score in scores} == {"light"}
+    assert {score.reason for score in scores} <= {"ort:device_lost", "ort:breaker:device_lost"}
+    assert pipeline.finished()
+
+
+def test_locked_memory_is_locked_once_it_is_ready(
+    kafka: Client, unique: str, tmp_path: Path, start_worker: StartWorker
+) -> None:
+    pipeline = Pipeline(kafka, unique, tiny_package(tmp_path).path)
+    for locked in (False, True):
+        worker = start_worker(configuration([pipeline], worker={"lock_memory": locked}))
+        status = Path(f"/proc/{worker.pid}/status").read_text()
+        [found] = re.findall(r"VmLck:\s+(\d+) kB", status)
+        assert (int(found) > 10 << 10) is locked
+        assert worker.sigterm() == 0
