@@ -204,7 +204,9 @@ def _print(headings: list[str], rows: list[list[str]]) -> None:
     from rich.console import Console
     from rich.table import Table
 
-    table = Table(*headings, box=box.SIMPLE_HEAD)
+    table = Table(box=box.SIMPLE_HEAD)
+    for heading in headings:
+        table.add_column(heading, overflow="fold")  # by default a figure without room is cut off
     for row in rows:
         table.add_row(*row)
     Console().print(table)

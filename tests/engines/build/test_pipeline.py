@@ -27,7 +27,7 @@ from engines.package import Package, write_package
 from engines.plans import PlanFile, Precision, Profile
 from tests.engines import fake_gpu
 from tests.models import random_batch, tiny_package
-from worker.cli.engine import engine
+from worker.cli.engine import _print, engine
 
 SAMPLE = Path(__file__).parents[2] / "data" / "criteo_sample.txt"
 NAMES = {onnx.TensorProto.FLOAT: "Float", onnx.TensorProto.FLOAT16: "Half", onnx.TensorProto.INT32: "Int32"}
@@ -269,3 +269,10 @@ def test_require_makes_a_failed_gate_an_exit_code(
     assert command("compare", package.path, "--rows", SAMPLE).return_value == 0
     assert command("compare", package.path, "--rows", SAMPLE, "--require", "fp32").return_value == 1
     assert command("compare", package.path, "--rows", SAMPLE, "--require", "int8").return_value == 1
+
+
+def test_no_figure_of_a_table_is_cut_off(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "40")
+    _print(["batch", "", "fp32", "in service"], [["", "throughput", "12,345,678", "2,345,678.9"]])
+    printed = capsys.readouterr().out
+    assert sorted(filter(str.isdigit, printed.replace("fp32", ""))) == sorted("12345678" + "23456789")
