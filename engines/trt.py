@@ -80,7 +80,7 @@ class TrtEngine:
             with self._device.opening, self._device.current(), self._device.guard(f"load {plan.path}"):
                 before = self._device.free_bytes()
                 self._log: Any = trt_module.log(trt)
-                self._runtime: Any = trt.Runtime(self._log)
+                self._runtime: Any = trt_module.start_runtime(trt, self._log)
                 self._engine: Any = self._runtime.deserialize_cuda_engine(data)
                 if self._engine is None:
                     raise LoadError(

@@ -92,7 +92,6 @@ class BucketContext:
             if budget.left:
                 self._capture(turn, event, slot.scores.copy(), budget)
             took.extend(self._run(self.launches[turn], event) for _ in range(WARM_UP))
-            slot.packed.fill(0)
         return min(took)
 
     def close(self) -> None:

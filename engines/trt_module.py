@@ -33,6 +33,14 @@ def build_version(trt: Any) -> str:
     return str(trt.__version__)
 
 
+def start_runtime(trt: Any, log: Any) -> Any:
+    """A `trt.Runtime` that reports to `log`. Raises `LoadError` with what TensorRT said."""
+    try:
+        return trt.Runtime(log)
+    except (TypeError, RuntimeError) as error:  # the bindings say no by "factory function returned nullptr"
+        raise LoadError(f"TensorRT's runtime does not start: {log.text()}; check the GPU and driver") from error
+
+
 def log(trt: Any, kept: int = 32) -> Any:
     """A `trt.ILogger` that keeps the last `kept` warnings and errors; `text()` joins them and forgets them.
 

@@ -104,7 +104,7 @@ def _inspect(trt: Any, log: Any, plan: Any) -> str:
     Without an execution context: with one, 10.6 crashed or returned nothing at random. The shape of every profile is
     fixed, so types are known all the same.
     """
-    runtime = trt.Runtime(log)
+    runtime = trt_module.start_runtime(trt, log)
     engine = runtime.deserialize_cuda_engine(plan)
     if engine is None:
         raise LoadError(f"the plan just built does not load: {log.text()}; check the GPU and driver")

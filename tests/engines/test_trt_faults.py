@@ -1,5 +1,7 @@
 """The TensorRT engine on `fake_gpu` when something is refused, runs out or breaks."""
 
+import sys
+
 import numpy as np
 import pytest
 
@@ -143,3 +145,16 @@ def test_a_plan_that_tensorrt_refuses_names_build_capability_and_remedy(gpu: Gpu
     with pytest.raises(LoadError, match=r"TensorRT 10\.6\.0 on compute capability 9\.0 refuses.*engine build"):
         trt().TrtEngine(package, plan)
     assert gpu.objects <= objects + 1  # the device's own probe stream
+
+
+def test_a_runtime_that_does_not_start_is_an_error_with_the_remedy(
+    gpu: Gpu, package: Package, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plan = put_plan(package, shapes.profiles(package.spec, [8]))
+
+    def refuse(log: object) -> None:
+        raise TypeError("factory function returned nullptr")
+
+    monkeypatch.setattr(sys.modules["tensorrt"], "Runtime", refuse)
+    with pytest.raises(LoadError, match="runtime does not start: TensorRT logged no reason; check the GPU"):
+        trt().TrtEngine(package, plan)

@@ -41,7 +41,7 @@ class FakeTensorrt:
         self.told: dict[str, Any] = {"profiles": []}
         self.parses = self.builds = self.loads = self.takes_profiles = True
         self.takes_cache = lambda data: True
-        self.starts = True
+        self.starts = self.runs = True
         self.log: Any = None
 
     def module(self) -> Any:
@@ -103,6 +103,9 @@ class FakeTensorrt:
         return b"plan" if self.builds else None
 
     def _runtime(self, log: Any) -> Any:
+        if not self.runs:
+            log.log(Severity.ERROR, "no memory for a runtime")
+            raise TypeError("factory function returned nullptr")
         look = SimpleNamespace(get_engine_information=lambda form: json.dumps(LAYERS))
         engine = SimpleNamespace(create_engine_inspector=lambda: look)
         return SimpleNamespace(deserialize_cuda_engine=lambda plan: engine if self.loads else None)
@@ -155,6 +158,7 @@ def test_a_timing_cache_of_another_machine_is_replaced_by_an_empty_one(tensorrt:
         ("parses", "does not take the ONNX: node Clop is unknown"),
         ("takes_profiles", "refuses the shapes"),
         ("builds", "could not build it: ERROR: no tactic fits the workspace"),
+        ("runs", "runtime does not start: ERROR: no memory for a runtime; check the GPU and driver"),
         ("loads", "the plan just built does not load: TensorRT logged no reason"),
     ],
 )
