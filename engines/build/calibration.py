@@ -140,6 +140,26 @@ def read(
     return joined(parts)
 
 
+def recorded(
+    spec: ModelSpec, values: Sequence[bytes], path: Path, *, tables: Mapping[str, Table] | None = None
+) -> Rowset:
+    """Rows of a topic's events as they are, in JSON or msgpack, with the events' own keys as users. `path` is where
+    they come from. Records that cannot be scored are left out. Raises `LoadError` when no row is left."""
+    from schemas.decoder import Decoder
+
+    decode = Decoder(spec, "json" if values and values[0].startswith(b"{") else "msgpack", tables=tables).decode
+    parts, reason = [], "it has no records"
+    for start in range(0, len(values), CHUNK):
+        decoded = decode(values[start : start + CHUNK])
+        if len(decoded):
+            parts.append(Rowset(decoded.tensors, None, [_hashable(key) for key in decoded.keys]))
+        elif not parts:
+            reason = str(decoded.invalid[0][1])
+    if not parts:
+        raise LoadError(f"{path}: no event of this trace fits the model's spec ({reason})")
+    return joined(parts)
+
+
 def joined(parts: Sequence[Rowset]) -> Rowset:
     """Rows of all parts one after another; labels only when every part has them."""
     features = {name: np.concatenate([part.features[name] for part in parts]) for name in parts[0].features}

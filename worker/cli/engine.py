@@ -43,9 +43,19 @@ class Subject:
             ) from error
         from engines.package import Package
         from worker.cli.rows import warn_of_columns
+        from worker.replay import trace
 
         package = Package.open(self.model)
         tables = package.open_tables()
+        if trace.is_trace(self.rows):
+            if self.label is not None or self.user is not None:
+                raise click.UsageError(f"{self.rows} is a trace, which has no columns: leave --label and --user out")
+            try:
+                records = trace.read(self.rows).records
+            except trace.TraceError as error:
+                raise click.ClickException(str(error)) from error
+            values = [record.value for record in records if record.value is not None]
+            return package, calibration.recorded(package.spec, values, self.rows, tables=tables)
         warn_of_columns(package.spec, self.rows, self.label, self.user)
         return package, calibration.read(package.spec, self.rows, label=self.label, user=self.user, tables=tables)
 
@@ -75,7 +85,7 @@ def _on_subject[**P](command: Callable[Concatenate[Subject, P], int]) -> Callabl
             "--rows",
             type=click.Path(path_type=Path, exists=True, dir_okay=False),
             required=True,
-            help="Recorded events, CSV or JSONL: calibration draws from them, and the gates compare on them.",
+            help="Recorded events, CSV, JSONL or a trace: calibration draws from them, and the gates compare on them.",
         ),
         click.option("--label", help="Column of the file with 1 for a click, for the AUC."),
         click.option("--user", help="Column of the file with the user.  [default: the event's key]"),

@@ -90,6 +90,12 @@ class TraceWriter:
         return TraceError(f"{self._path}: cannot be written: {error.strerror}; check the path, permissions and space")
 
 
+def is_trace(path: Path) -> bool:
+    """Whether the file begins as every trace does. Raises `OSError`."""
+    with path.open("rb") as file:
+        return file.readline(32).startswith(b'{"scorelane_trace"')
+
+
 def read(path: Path) -> Trace:
     """The whole trace. Raises `TraceError`, `OSError`."""
     with path.open("rb") as file:

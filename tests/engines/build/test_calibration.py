@@ -9,7 +9,9 @@ import pytest
 from engines.build import calibration
 from engines.build.calibration import Rowset
 from engines.errors import LoadError
+from schemas.encoder import Encoder
 from schemas.spec import ModelSpec
+from schemas.wire import Format
 
 SPEC = b"""
 event = "custom"
@@ -19,6 +21,9 @@ features = [
     { name = "country", tensor = "ids", vocabulary = ["de", "fr"] },
 ]
 """
+
+
+FORMATS: tuple[Format, ...] = ("json", "msgpack")
 
 
 def rowset(users: list[str | None]) -> Rowset:
@@ -111,3 +116,19 @@ def test_a_recording_that_cannot_be_used_is_named(tmp_path: Path, text: str, sai
     with pytest.raises(LoadError, match=said) as error:
         calibration.read(ModelSpec.parse(SPEC, "spec"), path, label="clicked")
     assert str(path) in str(error.value)
+
+
+@pytest.mark.parametrize("format", FORMATS)
+def test_a_topics_own_events_are_rows_by_their_keys_whichever_format_they_have(format: Format) -> None:
+    spec = ModelSpec.parse(SPEC, "spec")
+    encode = Encoder(spec, format).encode
+    n = calibration.CHUNK + 2
+    values = [encode({"request": f"r{i % 7}", "age": float(i % 100), "country": "fr"}) for i in range(n)]
+    values[1] = b"broken"
+    rows = calibration.recorded(spec, values, Path("traffic.trace"))
+    assert rows.features["dense"][:, 0].tolist() == [float(i % 100) for i in range(n) if i != 1]
+    assert list(rows.users) == [f"r{i % 7}" for i in range(n) if i != 1]
+    assert rows.labels is None
+    for none, said in (([], "it has no records"), ([b"broken"], "")):
+        with pytest.raises(LoadError, match=rf"traffic.trace: no event of this trace fits .*{said}"):
+            calibration.recorded(spec, none, Path("traffic.trace"))

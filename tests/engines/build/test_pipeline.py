@@ -25,9 +25,12 @@ from engines.build.compiler import Compiled
 from engines.errors import LoadError
 from engines.package import Package, write_package
 from engines.plans import PlanFile, Precision, Profile
+from schemas import samples
+from schemas.encoder import Encoder
 from tests.engines import fake_gpu
 from tests.models import random_batch, tiny_package
 from worker.cli.engine import _print, engine
+from worker.replay.trace import TraceHead, TraceRecord, TraceWriter
 
 SAMPLE = Path(__file__).parents[2] / "data" / "criteo_sample.txt"
 NAMES = {onnx.TensorProto.FLOAT: "Float", onnx.TensorProto.FLOAT16: "Half", onnx.TensorProto.INT32: "Int32"}
@@ -254,6 +257,21 @@ def test_the_command_builds_from_recorded_events_and_prints_the_verdict(
     compared = command("compare", package.path, "--rows", SAMPLE, "--require", "fp16")
     assert compared.return_value == 0, compared.output
     assert "fp16: passes all gates" in compared.output
+
+
+def test_the_command_takes_a_trace_of_a_topics_traffic(package: Package, built: FakeBuilder, tmp_path: Path) -> None:
+    path, recorded = tmp_path / "traffic.trace", [*samples.rows(SAMPLE)]
+    encode = Encoder(package.spec, "msgpack").encode
+    with TraceWriter(path, TraceHead(1, "ads", 1)) as trace:
+        for row in recorded:
+            trace.write(TraceRecord(0, 2e12, None, encode(row)))
+        trace.write(TraceRecord(0, 2e12, None, None))
+    refused = command("build", package.path, "--rows", path, "--label", "label")
+    assert "leave --label and --user out" in str(refused.exception)
+    done = command("build", package.path, "--rows", path, "--batch", 4, "--precision", "fp16", "--require")
+    assert (done.exception, done.return_value) == (None, 0), done.output
+    [plan] = [plan for plan in plans.found(package.path) if plan.record.precision == "fp16"]
+    assert plan.record.recipe["rows"] == len(recorded)
 
 
 def test_require_makes_a_failed_gate_an_exit_code(
