@@ -231,8 +231,9 @@ def latencies(model: Model) -> dict[int, dict[str, tuple[float, float]]]:
     for batch in BATCHES:
         measured[batch] = found = latency(model, batch)
         line = "  ".join(f"{name} {p50:.0f}/{p99:.0f}" for name, (p50, p99) in found.items())
-        ratios = [found[f"session-{wait}"][1] / found[f"raw-{wait}"][1] for wait in ("spin", "block")]
-        print(f"{model.kind} n={batch} p50/p99 us: {line}  p99 ratio s/b {ratios[0]:.2f} {ratios[1]:.2f}", flush=True)
+        pairs = {"session-spin": "raw-spin", "session-block": "raw-block", "lane": "raw-block"}
+        ratios = "  ".join(f"{name} {found[name][1] / found[raw][1]:.2f}" for name, raw in pairs.items())
+        print(f"{model.kind} n={batch} p50/p99 us: {line}  p99 of raw: {ratios}", flush=True)
     return measured
 
 

@@ -3,6 +3,7 @@
 import subprocess
 import sys
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -92,12 +93,16 @@ def test_a_hung_lane_is_left_behind_and_the_others_go_on(
     assert isinstance(answers.next()[2], RunError)
     for _ in range(50):
         np.testing.assert_allclose(run(healthy, batch), expected, atol=2e-5)
+    # As a station replaces it: what opens a session must not wait for the hang.
+    replacement = ThreadPoolExecutor(1).submit(engine.open_session).result(PATIENCE)
+    np.testing.assert_allclose(run(replacement, batch), expected, atol=2e-5)
     assert runner.close(0.0) is False, "the session still hangs"
     end()
     assert runner.close(PATIENCE), "its thread closes it once the device comes back"
     assert answers.queue.empty()
     np.testing.assert_allclose(run(healthy, batch), expected, atol=2e-5)
-    healthy.close()
+    for session in (healthy, replacement):
+        session.close()
     engine.close()
 
 
