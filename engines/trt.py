@@ -1,11 +1,13 @@
 """TensorRT engine: a plan's weights on one GPU, and the sessions that share them."""
 
+import logging
 import traceback
 from typing import Any, Final, Literal
 
 import numpy as np
 
 from engines import cuda, plans, trt_module
+from engines.arena import SLOTS
 from engines.buckets import Bucket
 from engines.errors import LoadError, OutOfMemory, RunError
 from engines.hub import Hubs
@@ -14,6 +16,8 @@ from engines.package import Package
 from engines.plans import PlanFile, Precision
 from engines.trt_session import Options, TrtSession
 from schemas.spec import TensorSpec
+
+log = logging.getLogger("scorelane.engines.trt")
 
 BYTES_PER_THREAD: Final = 512 << 10
 """Measured on an H200's host: a thread fills pinned memory at 10 GB/s and needs 15 us a batch besides. So one thread is
@@ -99,9 +103,9 @@ class TrtEngine:
     def open_session(self, length: int | None = None) -> TrtSession:
         """A warm session: every bucket has run, its graphs are captured and agree with the eager run.
 
-        With a `length`, one of `lengths`, it has buckets of that alone: for rows that are not longer.
-        Where memory does not suffice for all buckets the largest is given up, and again; batches that needed it are
-        then run in several smaller ones. Raises `OutOfMemory` when not even one bucket fits, `LoadError`, `DeviceLost`.
+        With a `length`, one of `lengths`, it has buckets of that alone: for rows that are not longer. Where memory does
+        not suffice for all buckets the largest is given up, and again; batches that needed it are then run in several
+        smaller ones. Raises `OutOfMemory` when not even one bucket fits, `LoadError`, `DeviceLost`.
         """
         engine = self._engine
         if engine is None:
@@ -109,12 +113,14 @@ class TrtEngine:
         trt, device, output = trt_module.load(), self._device, self.plan.record.output
         inputs = Inputs(self._spec, self.max_batch)
         offered = [bucket for bucket in self._buckets if length in (None, bucket.length)]
+        wanted = len(offered)
         # The context stays current while a failed session is dropped: what is freed without one is leaked.
         with device.opening, device.current():
             while True:
                 try:
                     with device.guard("open session"):
-                        return TrtSession(trt, engine, self._log, device, inputs, offered, output, self._options)
+                        opened = TrtSession(trt, engine, self._log, device, inputs, offered, output, self._options)
+                    break
                 except OutOfMemory as error:
                     _forget(error)
                     smaller = without_largest(offered)
@@ -124,6 +130,12 @@ class TrtEngine:
                 except RunError as error:
                     _forget(error)
                     raise LoadError(f"{self.plan.path}: no session: {error}; build the plan again") from error
+        given_up = wanted - len(offered)
+        if given_up:
+            log.warning("%s: no device memory for the %d largest buckets; batches are cut up", self.plan.path, given_up)
+        if self._options.graphs and opened.graphs < SLOTS * len(offered):
+            log.warning("%s: some buckets run without a CUDA graph, which takes longer", self.plan.path)
+        return opened
 
     def close(self) -> None:
         """Unload the weights; a session left behind in a hang keeps them until it ends. Idempotent."""

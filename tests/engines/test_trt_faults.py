@@ -17,11 +17,15 @@ __all__ = ["gpu", "package"]
 """Fixtures."""
 
 
-def test_out_of_memory_gives_up_the_largest_bucket_and_its_batches_are_split(gpu: Gpu, package: Package) -> None:
+def test_out_of_memory_gives_up_the_largest_bucket_and_its_batches_are_split(
+    gpu: Gpu, package: Package, caplog: pytest.LogCaptureFixture
+) -> None:
     engine = load(package, [8, 64, 1024])
     gpu.total = gpu.used + 40_000  # the arena of 64 fits, that of 1024 does not
     session = engine.open_session()
     assert [bucket.batch for bucket in session.buckets] == [8, 64]
+    [said] = caplog.messages
+    assert said.endswith("no device memory for the 1 largest buckets; batches are cut up")
     assert engine.max_batch == 1024
     batch = random_batch(package.spec, 200)
     np.testing.assert_allclose(run(session, batch), direct(package, batch), atol=1e-6)
@@ -40,11 +44,17 @@ def test_out_of_memory_for_every_bucket_is_an_error_that_leaves_nothing_behind(g
 
 
 @pytest.mark.parametrize("refusal", ["refuse_capture", "refuse_in_capture"])
-def test_capture_refused_runs_eagerly(gpu: Gpu, package: Package, refusal: str) -> None:
+def test_capture_refused_runs_eagerly(
+    gpu: Gpu, package: Package, refusal: str, caplog: pytest.LogCaptureFixture
+) -> None:
     """At its end, by the driver, or at a copy within it, by pycuda."""
+    load(package, [8]).open_session()
+    assert not caplog.messages
     setattr(gpu, refusal, True)
     session = load(package, [8]).open_session()
     assert session.graphs == 0
+    [said] = caplog.messages
+    assert said.endswith("some buckets run without a CUDA graph, which takes longer")
     batch = random_batch(package.spec, 7)
     np.testing.assert_allclose(run(session, batch), direct(package, batch), atol=1e-6)
 
