@@ -193,7 +193,7 @@ def _read_manifest(path: Path) -> Manifest:
         return msgspec.json.decode(path.read_bytes(), type=Manifest)
     except OSError as error:
         raise LoadError(f"{path}: cannot be read: {error.strerror}; check its permissions") from error
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise LoadError(f"{path}: not a manifest: {error}; write the package again") from error
 
 

@@ -198,7 +198,7 @@ def _found(root: Path) -> Iterator[PlanFile]:
     for sidecar in (*sorted(folder.glob("*.json")), *sorted((folder / CANDIDATES).glob("*.json"))):
         try:
             record = msgspec.json.decode(sidecar.read_bytes(), type=PlanRecord)
-        except (OSError, msgspec.MsgspecError) as error:
+        except (OSError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
             raise LoadError(
                 f"{sidecar}: not a plan's description: {error}; delete it and build the plan again"
             ) from error

@@ -73,7 +73,7 @@ def _json_rows(path: Path) -> Iterator[Row]:
                 continue
             try:
                 yield decoder.decode(line)
-            except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
                 problem = _of_field(line) or f"{error}; each line must be one JSON object"
                 raise ValueError(f"{path}: line {number}: {problem}") from error
 
@@ -82,12 +82,12 @@ def _of_field(line: bytes) -> str:
     """The field of an object whose value cannot be read, and why; empty where the line itself is the problem."""
     try:
         fields = msgspec.json.decode(line, type=dict[str, msgspec.Raw])
-    except (msgspec.DecodeError, UnicodeDecodeError):
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return ""
     for name, value in fields.items():
         try:
             msgspec.json.decode(value)
-        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             problem = str(error).partition(" - at `")[0]
             return f"{name}: {problem[:1].lower()}{problem[1:]}; correct the value"
     return ""

@@ -76,7 +76,7 @@ def test_manifest_cannot_name_a_file_elsewhere(tmp_path: Path, name: str) -> Non
         Package.open(package.path)
 
 
-@pytest.mark.parametrize("content", ["", "[]", '{"name": 1}', "\udcff"])
+@pytest.mark.parametrize("content", ["", "[]", '{"name": 1}', "\udcff", '{"more":' + "[" * 100_000])
 def test_broken_manifest_is_refused(tmp_path: Path, content: str) -> None:
     package = tiny_package(tmp_path)
     (package.path / MANIFEST).write_bytes(content.encode(errors="surrogateescape"))

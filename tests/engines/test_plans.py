@@ -129,7 +129,7 @@ def test_a_plan_taken_out_of_service_is_a_candidate_again(tmp_path: Path) -> Non
     assert withdrawn.path.parent.name == "candidates"
 
 
-@pytest.mark.parametrize("text", [b"{", b'{"format": 2}', msgspec.json.encode({"format": 1})])
+@pytest.mark.parametrize("text", [b"{", b'{"format": 2}', msgspec.json.encode({"format": 1}), b'{"":' + b"[" * 100_000])
 def test_a_broken_sidecar_is_named(tmp_path: Path, text: bytes) -> None:
     sidecar = put(tmp_path).path.with_suffix(".json")
     sidecar.write_bytes(text)

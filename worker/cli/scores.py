@@ -23,7 +23,7 @@ class ScoreReader:
             return None
         try:
             return self._json.decode(value) if value[:1] == b"{" else self._msgpack.decode(value)
-        except (msgspec.DecodeError, UnicodeDecodeError):
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             return None
 
 

@@ -33,7 +33,7 @@ class Retimer:
         try:
             body = self._decode(value)
             deadline = body[self._place]
-        except (msgspec.DecodeError, LookupError, TypeError, UnicodeDecodeError):
+        except (msgspec.DecodeError, LookupError, TypeError, UnicodeDecodeError, RecursionError):
             return value
         if not isinstance(deadline, int | float):
             return value

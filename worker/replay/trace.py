@@ -130,6 +130,6 @@ def _check_pauses(path: Path, records: Sequence[TraceRecord]) -> None:
 def _line[T](path: Path, number: int, line: bytes, decoder: msgspec.json.Decoder[T]) -> T:
     try:
         return decoder.decode(line)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         remedy = "make one with `scorelane record TOPIC --out FILE`"
         raise TraceError(f"{path}: line {number}: not a trace: {error}; {remedy}") from error

@@ -97,6 +97,11 @@ def test_a_trace_keeps_every_byte(tmp_path_factory: pytest.TempPathFactory, writ
             '{"partition":1,"timestamp_ms":1,"key":null,"value":null}\n',
             "line 2: partition 1: there are 1",
         ),
+        ('{"scorelane_trace":1,"topic":"t","partitions":1,"more":' + "[" * 100_000, "line 1: not a trace: .*recursion"),
+        (
+            '{"scorelane_trace":1,"topic":"t","partitions":1}\n{"more":' + "[" * 100_000,
+            "line 2: not a trace: .*recursion",
+        ),
     ],
 )
 def test_a_broken_trace_says_where(tmp_path: Path, lines: str, problem: str) -> None:
@@ -150,6 +155,8 @@ def test_an_absolute_deadline_moves_with_its_event(format: str) -> None:
     assert retimer.value(b"\xff", 250.0) == b"\xff"
     assert retimer.value(msgspec.json.encode([1]), 250.0) == b"[1]"
     assert retimer.value(None, 250.0) is None
+    deep = {"msgpack": b"\x91" * 100_000, "json": b"[" * 100_000}[format]
+    assert retimer.value(deep, 250.0) is deep
     headers = (("class", b"L1"), ("deadline_ms", b"1000"))
     assert retimer.headers(headers, 250.0) == (("class", b"L1"), ("deadline_ms", b"1250.0"))
     assert retimer.headers((("deadline_ms", b"soon"),), 250.0) == (("deadline_ms", b"soon"),)
