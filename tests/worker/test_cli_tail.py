@@ -6,21 +6,24 @@ import json
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
-from types import SimpleNamespace
 
 import msgspec
 import pytest
+from aiokafka.record.default_records import _DefaultRecordBatchBuilderPy
 from rich.console import Console
 from rich.live import Live
 
 from schemas.dead_letter import DeadLetter
 from schemas.score import JsonScore, Score
 from tests.worker.test_cli import SCORE, create, scorelane
+from tests.worker.test_fetching import ODD
 from worker.cli.scores import ScoreCounts, ScoreReader, dead, to_json
 from worker.cli.tail import line, live_view, say_no_score
 from worker.embedded import EmbeddedBroker
+from worker.replay.trace import read
 
 
 @pytest.fixture(scope="module")
@@ -105,14 +108,40 @@ def test_tail_on_a_topic_of_events_says_so_at_the_first_one(bootstrap: str) -> N
     assert tail.returncode == 0
 
 
+def test_header_names_that_are_no_utf8_end_neither_tail_nor_record(bootstrap: str, tmp_path: Path) -> None:
+    create(bootstrap, odd=1)
+
+    async def publish() -> None:
+        from aiokafka import AIOKafkaProducer
+
+        async with AIOKafkaProducer(bootstrap_servers=bootstrap) as producer:
+            await producer.send_and_wait("odd", b"no score")
+            builder = producer.create_batch()
+            builder._builder = _DefaultRecordBatchBuilderPy(2, 0, 0, -1, -1, -1, 1 << 16)
+            builder.append(
+                key=None, value=msgspec.msgpack.encode(SCORE), timestamp=time.time_ns() // 1_000_000, headers=[ODD]
+            )
+            builder.close()
+            await (await producer.send_batch(builder, "odd", partition=0))
+
+    asyncio.run(publish())
+    call = ["odd", "--bootstrap", bootstrap, "--from-beginning"]
+    tailed = scorelane("tail", *call, "--json", "--max", 1)
+    assert (tailed.returncode, json.loads(tailed.stdout)["key"]) == (0, SCORE.key), tailed.stderr
+    assert tailed.stderr.startswith("scorelane: odd/0@0 is no score")
+    recorded = scorelane("record", *call, "--out", tmp_path / "t.trace", "--max", 2)
+    assert (recorded.returncode, recorded.stderr) == (0, "")
+    trace = read(tmp_path / "t.trace")
+    assert [record.headers for record in trace.records] == [(), (("\\xff\\xfeid", b"\xff\x00"),)]
+
+
 def test_the_live_view_says_where_dead_letters_stand_and_that_records_are_no_scores() -> None:
     letter = DeadLetter("late", "by 7 ms", "tips", 2, 90, 1000, b"tip-4", b"", [])
     counts = ScoreCounts()
     counts.add(dead(b"tip-4", letter.to_record(10_000)[2]))
     console = Console(width=100, file=io.StringIO(), force_terminal=True)
     with Live(console=console, auto_refresh=False, transient=True) as view:
-        record = SimpleNamespace(topic="events", partition=1, offset=5)
-        say_no_score(record, view)
+        say_no_score("events", 1, 5, view)
         view.update(live_view("tips.dead", counts, 1.0), refresh=True)
         assert isinstance(console.file, io.StringIO)
         shown = console.file.getvalue()
@@ -187,6 +216,13 @@ def test_the_place_of_a_dead_letter_may_be_anything(
     letter = dead(None, [("scorelane.reason", b"late"), *headers])
     assert letter is not None and letter.place == place
     assert dead(None, headers) is None
+
+
+@pytest.mark.parametrize(
+    "value", [b'{"key":' + b"[" * 100_000, b'{"more":' + b"[" * 100_000, b"\x9b" + b"\x91" * 100_000, b"\x91" * 100_000]
+)
+def test_what_is_nested_too_deeply_is_no_score(value: bytes) -> None:
+    assert ScoreReader().read(value) is None
 
 
 def test_tail_ends_with_its_totals_at_a_signal(bootstrap: str) -> None:

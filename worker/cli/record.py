@@ -59,6 +59,7 @@ async def _record(
 ) -> int:
     from aiokafka import AIOKafkaConsumer, TopicPartition
 
+    from worker.fetching import keep_records_bare
     from worker.replay.trace import FORMAT, TraceHead, TraceRecord, TraceWriter
 
     partitions = await partitions_of(topic, args)
@@ -73,6 +74,7 @@ async def _record(
             auto_offset_reset="earliest" if from_beginning else "latest",
         )
         async with started(consumer, args):
+            keep_records_bare(consumer)
             consumer.assign([TopicPartition(topic, partition) for partition in range(partitions)])
             while not stop.is_set() and count != most and time.monotonic() < until:
                 polled = await consumer.getmany(timeout_ms=POLL_MS, max_records=None if most is None else most - count)

@@ -60,6 +60,8 @@ async def _follow(
 ) -> None:
     from aiokafka import AIOKafkaConsumer, TopicPartition
 
+    from worker.fetching import keep_records_bare
+
     count = await partitions_of(topic, args)
     consumer = AIOKafkaConsumer(
         **args,
@@ -73,15 +75,17 @@ async def _follow(
     begin = time.monotonic()
     with Live(console=Console(), auto_refresh=False, transient=True) if live else _Plain(as_json) as view:
         async with started(consumer, args):
+            keep_records_bare(consumer)
             consumer.assign([TopicPartition(topic, partition) for partition in range(count)])
             shown = begin
             while not stop.is_set():
                 left = None if most is None else most - counts.scores - counts.dead
                 polled = await consumer.getmany(timeout_ms=200, max_records=left)
-                every = [record for records in polled.values() for record in records]
-                scores = [dead(record.key, record.headers) or reader.read(record.value) for record in every]
+                every = [(tp, record) for tp, records in polled.items() for record in records]
+                scores = [dead(record.key, record.headers) or reader.read(record.value) for _, record in every]
                 if None in scores and not counts.unreadable:
-                    say_no_score(every[scores.index(None)], view)
+                    tp, record = every[scores.index(None)]
+                    say_no_score(tp.topic, tp.partition, record.offset, view)
                 for score in scores:
                     counts.add(score)
                 if isinstance(view, _Plain):
@@ -93,10 +97,10 @@ async def _follow(
                     break
 
 
-def say_no_score(record: Any, view: "Live | _Plain") -> None:
+def say_no_score(topic: str, partition: int, offset: int, view: "Live | _Plain") -> None:
     """Once, since who looks at a topic of events would else wait for nothing."""
-    text = f"scorelane: {record.topic}/{record.partition}@{record.offset} is no score, and records like it are only"
-    text += f" counted; scores are in the topic that `scores` names, by default {record.topic}.scores"
+    text = f"scorelane: {topic}/{partition}@{offset} is no score, and records like it are only"
+    text += f" counted; scores are in the topic that `scores` names, by default {topic}.scores"
     if isinstance(view, _Plain):
         click.echo(text, err=True)
     else:
