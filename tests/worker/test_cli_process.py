@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.models import tiny_package
-from tests.worker.test_cli import ROOT, scorelane
+from tests.worker.test_cli import NO_BROKER, ROOT, scorelane
 from worker.cli.demo.worker_process import to_toml
 
 LONG = ["check", "--example"]
@@ -73,6 +73,38 @@ def starting(folder: Path, disposition: signal.Handlers) -> Iterator["subprocess
                 yield worker
             finally:
                 worker.kill()
+
+
+def test_a_thread_that_is_stuck_in_a_call_does_not_keep_a_worker_that_is_stopped(tmp_path: Path) -> None:
+    folder = tiny_package(tmp_path / "models", "tipping", name="tipping").path
+    (folder / "model.onnx").unlink()
+    os.mkfifo(folder / "model.onnx")  # as a disk that does not answer
+    topics = [{"name": "tips", "model": "models/tipping"}]
+    kafka = {"bootstrap_servers": NO_BROKER}
+    (tmp_path / "worker.toml").write_text(to_toml({"kafka": kafka, "topics": topics, "admin": {"port": 0}}))
+    call = command("run", "--config", tmp_path / "worker.toml")
+    with subprocess.Popen(call, stderr=subprocess.PIPE, text=True, cwd=ROOT) as worker:
+        try:
+            with (folder / "model.onnx").open("wb"):  # waits for the worker to read
+                worker.send_signal(signal.SIGTERM)
+                assert worker.wait(timeout=30) == 0
+        finally:
+            worker.kill()
+
+
+@pytest.mark.parametrize("daemon", [True, False])
+@pytest.mark.parametrize(("seconds", "end"), [(0.05, "in order"), (600, "")])
+def test_a_thread_that_is_stuck_is_left_out_and_one_that_ends_is_waited_for(
+    daemon: bool, seconds: float, end: str
+) -> None:
+    source = (
+        "import atexit, threading, time; from worker.cli.leaving import leave\n"
+        'atexit.register(print, "in order", end="")\n'
+        f"threading.Thread(target=time.sleep, args=({seconds},), daemon={daemon}).start()\n"
+        "leave(3)\n"
+    )
+    ran = subprocess.run([sys.executable, "-c", source], stdout=subprocess.PIPE, text=True, cwd=ROOT, timeout=60)
+    assert (ran.returncode, ran.stdout) == (3, end)
 
 
 def until(worker: "subprocess.Popen[str]", text: str) -> None:

@@ -56,12 +56,17 @@ def cli() -> None:
 
 def main() -> None:
     """Run the command line. Expected errors become one line each on stderr, never a traceback."""
+    from worker.cli.leaving import leave
+
     try:
         _terminate_on_hangup()
         code = _call()
     except KeyboardInterrupt:
         code = 130
-    sys.exit(code if isinstance(code, int) else 0)
+    except Exception:
+        sys.excepthook(*sys.exc_info())
+        code = 1
+    leave(code if isinstance(code, int) else 0)
 
 
 def _terminate_on_hangup() -> None:

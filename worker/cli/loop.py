@@ -5,11 +5,19 @@ import logging
 import os
 import signal
 from collections.abc import Callable, Coroutine
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from worker.connection import tell_closed_transports
 
 log = logging.getLogger("scorelane.loop")
+
+
+class Threads(ThreadPoolExecutor):
+    """The loop's threads for blocking calls. The loop's end does not wait for one that is stuck; `leave` sees to it."""
+
+    def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
+        super().shutdown(wait=False, cancel_futures=cancel_futures)
 
 
 def run[T](main: Coroutine[object, object, T]) -> T:
@@ -24,7 +32,9 @@ def run[T](main: Coroutine[object, object, T]) -> T:
         factory = uvloop.new_event_loop
         tell_closed_transports()
     with asyncio.Runner(loop_factory=factory) as runner:
-        runner.get_loop().set_exception_handler(tell)
+        loop = runner.get_loop()
+        loop.set_exception_handler(tell)
+        loop.set_default_executor(Threads(thread_name_prefix="blocking"))
         return runner.run(main)
 
 
