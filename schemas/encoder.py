@@ -1,6 +1,7 @@
 """Mappings into record values: what producers, the demo and tests send, and what a decoder of the same spec reads."""
 
 import base64
+import math
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, get_args
 
@@ -29,6 +30,7 @@ class Encoder:
         self._blobs = builtin.blobs if builtin else {}
         encoder = msgspec.msgpack.Encoder() if format == "msgpack" else msgspec.json.Encoder()
         self._encode: Callable[[object], bytes] = encoder.encode
+        self._check: Callable[[object], None] = _of_msgpack if format == "msgpack" else _of_json
 
     def encode(self, row: Mapping[str, object]) -> bytes:
         """One record value. Raises `InvalidEvent` for a value that the field cannot hold."""
@@ -37,6 +39,7 @@ class Encoder:
             value = row.get(field.name)
             try:
                 values[field.name] = None if value is None or value == "" else self._value(field.name, value)
+                self._check(values[field.name])
             except (TypeError, ValueError, OverflowError) as error:
                 raise invalid("wrong_type", field.name, f"{value!r} cannot be encoded ({error})") from error
         body: object = {name: value for name, value in values.items() if value is not None}
@@ -58,6 +61,22 @@ class Encoder:
         if float in (declared, *get_args(declared)) or name in (self._wire.time, self._wire.deadline):
             return _number(value)
         return value
+
+
+def _of_msgpack(value: object) -> None:
+    if isinstance(value, list):
+        for item in value:
+            _of_msgpack(item)
+    elif isinstance(value, int) and not -(2**63) <= value < 2**64:
+        raise ValueError("msgpack has no such integer")
+
+
+def _of_json(value: object) -> None:
+    if isinstance(value, list):
+        for item in value:
+            _of_json(item)
+    elif isinstance(value, float) and not math.isfinite(value):  # it would be written as null, which is no value
+        raise ValueError("JSON has no such number")
 
 
 def _feature_value(feature: FeatureSpec, value: Any) -> object:

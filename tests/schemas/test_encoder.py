@@ -1,3 +1,4 @@
+import math
 import struct
 from typing import Any
 
@@ -94,6 +95,27 @@ def test_a_builtin_event_is_encoded_as_its_struct() -> None:
     del expected["deadline_ms"]
     assert msgspec.json.decode(Encoder(spec, "json").encode(AD)) == expected
     assert len(Decoder(spec, "json").decode([Encoder(spec, "json").encode(AD)])) == 1
+
+
+@pytest.mark.parametrize(
+    ("format", "changes", "problem"),
+    [
+        (
+            "msgpack",
+            {"age": 10**30},
+            "age: 1000000000000000000000000000000 cannot be encoded (msgpack has no such integer)",
+        ),
+        ("msgpack", {"clicks": ["a", -(2**63) - 1]}, "clicks: "),
+        ("msgpack", {"at": 2**64}, "at: "),
+        ("json", {"age": "nan"}, "age: 'nan' cannot be encoded (JSON has no such number)"),
+        ("json", {"age": -math.inf}, "age: "),
+        ("json", {"at": "1e999"}, "at: "),
+    ],
+)
+def test_a_number_that_the_format_has_not_is_refused(format: Format, changes: dict[str, Any], problem: str) -> None:
+    with pytest.raises(InvalidEvent) as caught:
+        Encoder(SHOP, format).encode(shop(**changes))
+    assert caught.value.detail.startswith(problem)
 
 
 def test_columns_that_the_spec_does_not_name_are_left_out() -> None:
