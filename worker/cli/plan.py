@@ -5,6 +5,8 @@ from typing import TYPE_CHECKING
 
 import click
 
+from worker.cli.number import Number
+
 if TYPE_CHECKING:
     from worker.plan import Load, Plan
     from worker.service_time import ServiceTime
@@ -28,13 +30,13 @@ class Measurement(click.ParamType[tuple[int, float]]):
 
 
 @click.command()
-@click.option("--rate", type=click.FloatRange(0, min_open=True), help="Events a second at the peak.")
+@click.option("--rate", type=Number(0, min_open=True), help="Events a second at the peak.")
 @click.option(
     "--trace",
     type=click.Path(path_type=Path, exists=True, dir_okay=False),
     help="Traffic of `scorelane record`, instead of --rate: the rate that its busiest second did not exceed (95 %).",
 )
-@click.option("--budget-ms", type=click.FloatRange(0, min_open=True), default=50.0, show_default=True)
+@click.option("--budget-ms", type=Number(0, min_open=True), default=50.0, show_default=True)
 @click.option(
     "--model",
     type=click.Path(path_type=Path, exists=True, file_okay=False),
@@ -47,19 +49,19 @@ class Measurement(click.ParamType[tuple[int, float]]):
     multiple=True,
     help="Time of a batch, instead of --model; may be repeated: --measured 1:0.9 --measured 256:3.5",
 )
-@click.option("--max-batch", type=click.IntRange(1), default=256, show_default=True)
-@click.option("--chunk", type=click.IntRange(1), default=50, show_default=True, help="Events that one poll brings.")
-@click.option("--publish-ms", type=click.FloatRange(0), default=10.0, show_default=True)
+@click.option("--max-batch", type=click.IntRange(1, 65_536), default=256, show_default=True)
+@click.option(
+    "--chunk", type=click.IntRange(1, 1_000_000), default=50, show_default=True, help="Events that one poll brings."
+)
+@click.option("--publish-ms", type=Number(0), default=10.0, show_default=True)
 @click.option(
     "--host-us",
-    type=click.FloatRange(0),
+    type=Number(0),
     default=10.0,
     show_default=True,
     help="Processor time of an event beside the engine: fetch, decode, publish.",
 )
-@click.option(
-    "--headroom", type=click.FloatRange(0.05, 1.0), default=0.7, show_default=True, help="Planned utilisation."
-)
+@click.option("--headroom", type=Number(0.05, 1.0), default=0.7, show_default=True, help="Planned utilisation.")
 @click.option("--lanes", type=click.IntRange(1), default=4, show_default=True, help="Lanes of one process.")
 def plan(
     rate: float | None,

@@ -14,6 +14,7 @@ import click
 from schemas.wire import Format
 from worker.cli.client import client_args, connection_options, partitions_of, quiet, started
 from worker.cli.loop import run_until_signal
+from worker.cli.number import Number
 from worker.cli.openloop import OpenLoop
 from worker.cli.rows import choose, events
 from worker.config import Config, TopicConfig
@@ -42,7 +43,7 @@ FLUSH_TIMEOUT_S = 30.0
     help="[default: the format of the topic in --config, else msgpack]",
 )
 @click.option("--as-is", is_flag=True, help="Send the lines of a JSONL file as they are, whatever they hold.")
-@click.option("--rate", type=click.FloatRange(0), default=0.0, help="Events a second, open loop.  [default: no limit]")
+@click.option("--rate", type=Number(0), default=0.0, help="Events a second, open loop.  [default: no limit]")
 @click.option("--count", type=click.IntRange(1), help="Stop after so many events.")
 @click.option("--loop", "endless", is_flag=True, help="Begin again at the end of the file.")
 def produce(

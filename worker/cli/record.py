@@ -9,6 +9,7 @@ import click
 
 from worker.cli.client import client_args, connection_options, partitions_of, quiet, started
 from worker.cli.loop import run_until_signal
+from worker.cli.number import Number
 
 POLL_MS = 200
 
@@ -20,7 +21,7 @@ POLL_MS = 200
 @click.option("--force", is_flag=True, help="Overwrite the file if it is there.")
 @click.option("--from-beginning", is_flag=True, help="Begin with the oldest records, not with the next ones.")
 @click.option("--max", "most", type=click.IntRange(1), help="Stop after so many records.")
-@click.option("--seconds", type=click.FloatRange(0, min_open=True), help="Stop after so long.")
+@click.option("--seconds", type=Number(0, min_open=True), help="Stop after so long.")
 def record(
     topic: str,
     config_path: Path | None,

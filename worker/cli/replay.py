@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Literal
 import click
 
 from worker.cli.client import config_option, table_width
+from worker.cli.number import Number
 
 if TYPE_CHECKING:
     from worker.config import Config, TopicConfig
@@ -71,12 +72,10 @@ class Share(click.ParamType[tuple[str, float]]):
 @click.option(
     "--topic", "name", help="Topic of the configuration to play.  [default: the trace's; with --rate the only one]"
 )
-@click.option("--speed", type=click.FloatRange(0.01, 1000.0), default=1.0, show_default=True, help="Times as fast.")
+@click.option("--speed", type=Number(0.01, 1000.0), default=1.0, show_default=True, help="Times as fast.")
 @click.option("--clock", type=click.Choice(["simulated", "real"]), default="simulated", show_default=True)
-@click.option("--rate", type=click.FloatRange(0, min_open=True), help="Made-up events a second, instead of TRACE.")
-@click.option(
-    "--seconds", type=click.FloatRange(0, 86_400, min_open=True), default=10.0, show_default=True, help="With --rate."
-)
+@click.option("--rate", type=Number(0, min_open=True), help="Made-up events a second, instead of TRACE.")
+@click.option("--seconds", type=Number(0, 86_400, min_open=True), default=10.0, show_default=True, help="With --rate.")
 @click.option("--burst", "bursts", type=Burst(), multiple=True, help="With --rate, as 2s-4s:10; may be repeated.")
 @click.option("--class", "classes", type=Share(), multiple=True, help="With --rate, as L1=0.2; may be repeated.")
 @click.option("--partitions", type=click.IntRange(1, 10_000), default=4, show_default=True, help="With --rate.")

@@ -12,6 +12,7 @@ import click
 
 from worker.cli.client import quiet
 from worker.cli.loop import run, run_until_signal
+from worker.cli.number import Number
 
 EMBEDDED_S = 60.0
 """How long events are sent to the embedded broker where nothing else is asked: after that it is visibly slower."""
@@ -20,18 +21,18 @@ EMBEDDED_S = 60.0
 @click.command()
 @click.option(
     "--seconds",
-    type=click.FloatRange(min=0, min_open=True),
+    type=Number(min=0, min_open=True),
     help=f"End after so long.  [default: {EMBEDDED_S:g}, with --bootstrap at Ctrl-C]",
 )
 @click.option("--bootstrap", metavar="HOST:PORT,...", help="A running Kafka.  [default: an embedded broker in memory]")
 @click.option(
     "--rate",
-    type=click.FloatRange(min=0, min_open=True),
+    type=Number(min=0, min_open=True),
     default=50.0,
     show_default=True,
     help="Events a second of each of the two topics, open loop.",
 )
-@click.option("--budget-ms", type=click.FloatRange(1), default=50.0, show_default=True, help="Time for each event.")
+@click.option("--budget-ms", type=Number(1), default=50.0, show_default=True, help="Time for each event.")
 def demo(seconds: float | None, bootstrap: str | None, rate: float, budget_ms: float) -> int:
     """Show the whole thing: broker, models, live events, worker, and the scores as they come.
 
