@@ -45,10 +45,17 @@ def rows(path: Path) -> Iterator[Row]:
     The sequences of an Alimama row lose the positions that its `mask` marks as padding. Raises `ValueError` with the
     file and the line for what cannot be read, `OSError` for a file that cannot be opened.
     """
+    must_be_regular(path)
     if path.suffix in JSON_LINES:
         yield from _json_rows(path)
     else:
         yield from _csv_rows(path)
+
+
+def must_be_regular(path: Path) -> None:
+    """Raises `ValueError` for a pipe or a device: rows are read more than once, and those that were read are gone."""
+    if path.exists() and not path.is_file():
+        raise ValueError(f"{path}: is no regular file, which can be read more than once; write the rows to one")
 
 
 def header(path: Path) -> list[str]:
@@ -56,6 +63,7 @@ def header(path: Path) -> list[str]:
 
     Raises as `rows`.
     """
+    must_be_regular(path)
     if path.suffix in JSON_LINES:
         return []
     with _csv(path) as reader:

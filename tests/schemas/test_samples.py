@@ -1,5 +1,6 @@
+import os
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import pytest
@@ -61,6 +62,16 @@ def test_the_field_that_cannot_be_read_is_named(line: str, said: str, tmp_path: 
     path.write_text('{"a": 1}\n' * 7 + line + "\n")
     with pytest.raises(ValueError, match=re.escape(f"{path}: line 8: {said}")):
         list(rows(path))
+
+
+@pytest.mark.parametrize("name", ["pipe.csv", "pipe.jsonl"])
+@pytest.mark.parametrize("read", [header, rows])
+def test_a_pipe_whose_rows_are_gone_at_the_second_look_is_refused(
+    name: str, read: Callable[[Path], Iterable[object]], tmp_path: Path
+) -> None:
+    os.mkfifo(tmp_path / name)
+    with pytest.raises(ValueError, match=f"{name}: is no regular file"):
+        list(read(tmp_path / name))
 
 
 def test_the_header_of_a_table(tmp_path: Path) -> None:

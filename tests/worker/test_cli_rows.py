@@ -121,6 +121,14 @@ def test_produce_refuses_rows_that_are_no_events(text: str, said: str, tmp_path:
     assert (ran.returncode, ran.stderr) == (2, f"scorelane: {file}: {said}\n")
 
 
+def test_produce_refuses_a_pipe_of_lines_as_they_are(tmp_path: Path) -> None:
+    file = tmp_path / "pipe.jsonl"
+    os.mkfifo(file)
+    ran = scorelane("produce", file, "--topic", "t", "--bootstrap", NO_BROKER, "--as-is")
+    said = "is no regular file, which can be read more than once; write the rows to one"
+    assert (ran.returncode, ran.stderr) == (2, f"scorelane: {file}: {said}\n")
+
+
 def test_produce_warns_of_defaults_and_unused_columns_in_one_line(tmp_path: Path, bootstrap: str) -> None:
     create(bootstrap, partly=1)
     (tmp_path / "spec.toml").write_bytes(SPEC.dumps())

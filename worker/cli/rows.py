@@ -7,7 +7,7 @@ from typing import NamedTuple
 import click
 
 from engines.package import Package
-from schemas.samples import JSON_LINES, rows
+from schemas.samples import JSON_LINES, must_be_regular, rows
 from schemas.spec import ModelSpec
 from schemas.wire import Format
 from worker.config import TopicConfig
@@ -87,6 +87,10 @@ def events(file: Path, chosen: Chosen) -> Callable[[], Iterator[bytes]]:
             raise click.UsageError("a CSV file needs --model, which says how a row becomes an event")
         if chosen.format != "json":
             raise click.UsageError("lines as they are need --format json; or give --model to encode them")
+        try:
+            must_be_regular(file)
+        except ValueError as error:
+            raise click.ClickException(str(error)) from error
         return lambda: _lines(file)
     from schemas.encoder import Encoder
     from schemas.errors import InvalidEvent
