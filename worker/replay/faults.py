@@ -9,6 +9,9 @@ Kind = Literal["slow", "hang", "error", "lost", "pause", "jump"]
 
 PRIMARY: Final = "primary"
 
+LONGEST_S: Final = 31_536_000.0
+"""A year: what is longer, or no number, is no time of a replay."""
+
 FORMS: Final = (
     "slow:ENGINE:FACTOR:2s-4s, hang:ENGINE:2s-4s, error:ENGINE:2s-4s, lost:ENGINE:2s, pause:2s-2.5s or jump:+30s:2s"
 )
@@ -102,6 +105,7 @@ def _window(text: str) -> tuple[float, float]:
 
 def _seconds(text: str) -> float:
     """ "2s", "-30s", "250ms"; without a unit they are seconds."""
-    if text.endswith("ms"):
-        return float(text[:-2]) / 1000.0
-    return float(text.removesuffix("s"))
+    seconds = float(text[:-2]) / 1000.0 if text.endswith("ms") else float(text.removesuffix("s"))
+    if not abs(seconds) <= LONGEST_S:
+        raise ValueError(f"{text}: no time of at most {LONGEST_S:.0f} s")
+    return seconds

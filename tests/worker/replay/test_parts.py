@@ -34,7 +34,13 @@ def test_faults_are_read(text: str, fault: Fault) -> None:
     assert Fault.parse(text) == fault
 
 
-@pytest.mark.parametrize("text", ["slow", "slow:primary:0:1s-2s", "hang:ort:2s-1s", "lost:ort:soon", "jump:1s", ""])
+@pytest.mark.parametrize(
+    "text",
+    [
+        *("slow", "slow:primary:0:1s-2s", "hang:ort:2s-1s", "lost:ort:soon", "jump:1s", ""),
+        *("jump:+nans:1s", "jump:+infs:1s", "jump:-1e300s:1s", "pause:0s-1e300s", "lost:ort:nan", "hang:ort:1s-infs"),
+    ],
+)
 def test_what_is_no_fault_is_refused_with_the_remedy(text: str) -> None:
     with pytest.raises(ValueError, match="give slow:ENGINE:FACTOR:2s-4s"):
         Fault.parse(text)
