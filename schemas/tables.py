@@ -8,6 +8,7 @@ import logging
 import mmap
 import os
 import secrets
+import stat
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -106,6 +107,8 @@ def _signature(path: Path) -> Signature | None:
 
 def _mapped(path: Path, width: int) -> NDArray[np.float32]:
     try:
+        if not stat.S_ISREG(path.stat().st_mode):  # to open a pipe is to wait for who writes into it
+            raise ValueError("no regular file")
         rows = np.lib.format.open_memmap(path, mode="r")
     except Exception as error:  # the header is a Python literal: a damaged one can raise anything
         problem = f"cannot be read ({brief(error)})"

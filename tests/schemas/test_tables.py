@@ -227,6 +227,7 @@ BROKEN: dict[str, tuple[Callable[[Path], object], str]] = {
     "an archive": (_archive, "cannot be read"),
     "no rows": (_save(matrix(0)), r"holds float32\[0, 4\]"),
     "gone": (lambda path: None, "cannot be read"),
+    "a pipe": (os.mkfifo, r"cannot be read \(ValueError: no regular file\)"),
     "quotes in the header": (
         lambda path: path.write_bytes(_whole()[:12] + b"'" * 8 + _whole()[20:]),
         r"cannot be read \(TokenError: .*\); write it with write_table",
