@@ -177,9 +177,9 @@ def test_a_quiet_day_may_be_in_a_trace_and_old_records_behind_new_ones(config: P
     [
         (["--rate", "1e9", "--seconds", 100], "more than 10,000,000 events"),
         (["--rate", 10, "--burst", "0-1:inf"], "more than 10,000,000 events"),
-        (["--rate", "inf"], "more than 10,000,000 events"),
-        (["--rate", "nan"], "more than 10,000,000 events"),
-        (["--rate", 1, "--seconds", "nan"], "more than 10,000,000 events"),
+        (["--rate", "inf"], "'inf' is not a finite number"),
+        (["--rate", "nan"], "'nan' is not a finite number"),
+        (["--rate", 1, "--seconds", "nan"], "'nan' is not a finite number"),
         (["--rate", 1, "--seconds", "inf"], "is not in the range 0<x<=86400"),
         (["--rate", 1, "--partitions", 10_001], "is not in the range 1<=x<=10000"),
     ],
