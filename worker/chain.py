@@ -85,6 +85,14 @@ class Chain:
         """None where no other engine could answer in its place."""
         return self.breakers.get(self._kinds[0])
 
+    @property
+    def gone(self) -> str | None:
+        """Which engine only a new process brings back, and why; None where there is none."""
+        for engine, breakers in self.breakers.items():
+            if breakers.lost:
+                return f"engine {engine}: the device was lost"
+        return next((f"engine {station.name}: {station.gone}" for station in self._stations if station.gone), None)
+
     async def load(self) -> None:
         """Verify the packages and load the engines, the primary too unless it may come later. Raises `EngineError`."""
         topic = self._topic

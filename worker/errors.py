@@ -13,8 +13,8 @@ class ConsumerFailed(WorkerError):
     """The Kafka consumer stopped delivering or failed for good."""
 
 
-class DeviceGone(WorkerError):
-    """The device was lost; only a new process gets it back. Raised after a graceful drain."""
+class EngineGone(WorkerError):
+    """The device was lost or its sessions hang; only a new process gets it back. Raised after a graceful drain."""
 
 
 class DrainIncomplete(WorkerError):

@@ -16,7 +16,7 @@ from worker.chain import CLOSE_S, engine_cache
 from worker.clock import Clock, SystemClock
 from worker.config import Config
 from worker.consumer import Consumer
-from worker.errors import ConsumerFailed, DeviceGone, DrainIncomplete, WorkerError
+from worker.errors import ConsumerFailed, DrainIncomplete, EngineGone, WorkerError
 from worker.fetching import LEAVE_S, client_of
 from worker.gauges import watch
 from worker.health import Facts, not_live, not_ready
@@ -75,7 +75,7 @@ class Service:
         self._engines = engine_cache(config.worker)
         self._joining: Joining | None = None
         self._alarms: AlarmDesk | None = None
-        self._gone: DeviceGone | None = None
+        self._gone: EngineGone | None = None
         self._warm = False
         self._ready = False
         self._draining = False
@@ -217,18 +217,16 @@ class Service:
 
     async def _watch(self, stop: asyncio.Event) -> None:
         """End the process when it makes no progress (a stuck group member is healthy to everyone else), and drain it
-        when its device is lost: the lanes go on with the fallback engines until then."""
+        when an engine is gone for good: the lanes go on with the fallback engines until then."""
         while True:
             self._tell_readiness()
             self._tell_troubles()
             if against := self._not_live():
                 raise ConsumerFailed(f"{against[0]}; the process ends so that it is started again")
             for name, topic in self._topics.items():
-                for engine, breakers in topic.chain.breakers.items():
-                    if breakers.lost and self._gone is None:
-                        lost = f"topic {name}: engine {engine}: the device was lost; start the process again"
-                        self._gone = DeviceGone(lost)
-                        stop.set()
+                if self._gone is None and (gone := topic.chain.gone):
+                    self._gone = EngineGone(f"topic {name}: {gone}; start the process again")
+                    stop.set()
             await asyncio.sleep(WATCH_INTERVAL_S)
 
     def _admin(self) -> Admin:

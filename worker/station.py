@@ -70,8 +70,8 @@ class Station:
     """One session and what is known of its speed.
 
     Cold until `open` has loaded a session and measured it. After a hang the session is left behind and a new one opened
-    beside it. Without a session (cold, between two, or once `MOST_HUNG` were left behind) `run` raises at once and the
-    next engine of the chain takes the batch.
+    beside it. Without a session (cold, between two, or `gone`) `run` raises at once and the next engine of the chain
+    takes the batch.
     """
 
     def __init__(self, name: str, opener: Opener, clock: Clock) -> None:
@@ -83,6 +83,8 @@ class Station:
         self._executor: OpenSession | None = None
         self._opening: asyncio.Task[None] | None = None
         self._hung = 0
+        self.gone: str | None = None
+        """Why there will be no session any more in this process: `MOST_HUNG` hung, or no other one could be opened."""
 
     @property
     def warm(self) -> bool:
@@ -117,7 +119,7 @@ class Station:
     async def run(self, features: Features) -> Scores:
         """Scores of a batch. Raises what the session raises, `Absent` while there is no session."""
         if self._executor is None:
-            raise Absent(f"{self.name}: no session" + (f": {self._hung} were left behind hung" if self._hung else ""))
+            raise Absent(f"{self.name}: {self.gone or 'no session'}")
         return await self._executor.run(features)
 
     async def back(self) -> bool:
@@ -134,7 +136,7 @@ class Station:
         executor.retire()
         self._hung += 1
         if self._hung >= MOST_HUNG:
-            log.error("%s: %d sessions hung; the engine is left alone until a restart", self.name, self._hung)
+            self._give_up(f"{self._hung} sessions hung and were left behind")
         else:
             self._opening = asyncio.create_task(self._reopen(self._engine), name=f"{self.name}-reopen")
 
@@ -164,13 +166,17 @@ class Station:
                 points.append((rows, self._clock.monotonic() - started))
         return points
 
+    def _give_up(self, why: str) -> None:
+        self.gone = why
+        log.error("%s: %s", self.name, why)
+
     async def _reopen(self, engine: Engine) -> None:
         try:
             self._executor = await self._opener(engine, self.name)
         except EngineError as error:
-            log.error("%s: no new session after a hang: %s", self.name, error)
-        except Exception:  # no thread, no memory: nobody waits for this task, who would tell of it
-            log.exception("%s: no new session after a hang", self.name)
+            self._give_up(f"no new session after a hang: {error}")
+        except Exception as error:  # no thread, no memory: nobody waits for this task, who would tell of it
+            self._give_up(f"no new session after a hang: {error!r}")
         else:
             log.info("%s: a new session took over", self.name)
 

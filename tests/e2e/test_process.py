@@ -1,23 +1,24 @@
 """What the whole process does: it keeps its memory, and ends when its device is gone."""
 
-import os
 import re
 import sys
+from itertools import islice
 from pathlib import Path
 
 import pytest
 
 from tests.conftest import StartWorker
-from tests.e2e.pipeline import Pipeline, configuration, encode, positions, tips
+from tests.e2e.pipeline import Pipeline, Position, configuration, encode, positions, tips
 from tests.kafka.client import Client
-from tests.kafka.process import Process, free_port
+from tests.kafka.process import Process, free_port, wait_until
 from tests.kafka.worker import to_toml
 from tests.models import tiny_package
 
 pytestmark = pytest.mark.kafka
 
-LOSING = """
+FAILING = """
 import sys
+import time
 
 import engines
 from engines.base import Session
@@ -27,21 +28,30 @@ from engines.session import CpuSession
 from worker.cli import main
 
 
-class Losing(OrtEngine):
+class Failing(OrtEngine):
     def open_session(self) -> Session:
-        return CpuSession(self._inputs, self._lose)
+        return CpuSession(self._inputs, self._fail)
 
-    def _lose(self, features, n):
-        if any(tensor.any() for tensor in features.values()):
+    def _fail(self, features, n):
+        if not any(tensor.any() for tensor in features.values()):
+            return self._score(features, n)  # the zeros by which its speed is measured
+        if how == "lost":
             raise DeviceLost("error 700")
-        return self._score(features, n)  # the zeros by which its speed is measured
+        time.sleep(600)
 
 
-engines.KINDS["ort"] = ("__main__", "Losing")
-sys.argv = ["scorelane", "run", "--config", sys.argv[1]]
+engines.KINDS["ort"] = ("__main__", "Failing")
+file, how = sys.argv[1:]
+sys.argv = ["scorelane", "run", "--config", file]
 main()
 """
-"""A worker whose engine `ort` loses its device at the first event."""
+"""A worker whose engine `ort` loses its device at the first event, or hangs at every one."""
+
+
+def failing(how: str, pipeline: Pipeline, folder: Path) -> Process:
+    file = folder / "worker.toml"
+    file.write_text(to_toml({**configuration([pipeline]), "admin": {"port": free_port()}}))
+    return Process([sys.executable, "-c", FAILING, str(file), how], folder / "worker.log")
 
 
 def test_a_lost_device_leaves_its_events_to_the_next_engine_and_ends_the_process(
@@ -49,9 +59,7 @@ def test_a_lost_device_leaves_its_events_to_the_next_engine_and_ends_the_process
 ) -> None:
     pipeline = Pipeline(kafka, unique, tiny_package(tmp_path).path, options={"fallback": ["light"]})
     taken = pipeline.produce([encode(event) for event in tips(50)])
-    file = tmp_path / "worker.toml"
-    file.write_text(to_toml({**configuration([pipeline]), "admin": {"port": free_port()}}))
-    worker = Process([sys.executable, "-c", LOSING, str(file)], tmp_path / "worker.log", os.environ)
+    worker = failing("lost", pipeline, tmp_path)
     try:
         assert worker.wait(60.0) == 1, "so that whoever started it does so again"
     finally:
@@ -62,6 +70,29 @@ def test_a_lost_device_leaves_its_events_to_the_next_engine_and_ends_the_process
     assert {score.engine for score in scores} == {"light"}
     assert {score.reason for score in scores} <= {"ort:device_lost", "ort:breaker:device_lost"}
     assert pipeline.finished()
+
+
+def test_an_engine_whose_sessions_hang_leaves_its_events_to_the_next_one_and_ends_the_process(
+    kafka: Client, unique: str, tmp_path: Path
+) -> None:
+    pipeline = Pipeline(kafka, unique, tiny_package(tmp_path).path, options={"fallback": ["light"]})
+    events, taken = map(encode, tips(10_000)), list[Position]()
+    worker = failing("hang", pipeline, tmp_path)
+
+    def ended() -> bool:
+        taken.extend(pipeline.produce(islice(events, 5)))
+        return worker.exit_code is not None
+
+    try:
+        wait_until(ended, "three sessions have hung", every_s=0.1)
+        assert worker.wait(0.0) == 1
+    finally:
+        worker.kill()
+    assert f"topic {pipeline.name}: engine {pipeline.name}-0: 3 sessions hung" in worker.tail()
+    scores = pipeline.scores()
+    assert positions(scores).items() <= dict.fromkeys(taken, 1).items()
+    assert {score.engine for score in scores} == {"light"}
+    assert "ort:hung" in {score.reason for score in scores}
 
 
 def test_locked_memory_is_locked_once_it_is_ready(

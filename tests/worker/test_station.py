@@ -161,9 +161,11 @@ async def test_hung_sessions_are_bounded() -> None:
         await station.replace()
         if hang < MOST_HUNG - 1:
             await until_reopened(station)
+        assert (station.gone is None) is (hang < MOST_HUNG - 1)
     assert engine.opened == MOST_HUNG
     assert not await station.back()
-    with pytest.raises(RunError, match=f"{MOST_HUNG} were left behind"):
+    assert station.gone == f"{MOST_HUNG} sessions hung and were left behind"
+    with pytest.raises(Absent, match=station.gone):
         await station.run(X)
     for gate in engine.gates:
         gate.set()
@@ -193,10 +195,11 @@ async def test_whatever_keeps_a_new_session_from_opening_is_told(
     monkeypatch.setattr(engine, "open_session", open_another)
     await station.replace()
     assert not await station.back()
-    with pytest.raises(Absent, match="1 were left behind"):
+    why = """no new session after a hang: RuntimeError("can't start new thread")"""
+    assert station.gone == why
+    with pytest.raises(Absent, match="can't start new thread"):
         await station.run(X)
     (record,) = [record for record in caplog.records if record.name == "scorelane.station"]
-    assert record.message == "t: no new session after a hang"
-    assert "can't start new thread" in caplog.text
+    assert record.message == f"t: {why}"
     await station.close(5)
     engine.gates[0].set()
