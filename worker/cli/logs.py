@@ -1,15 +1,20 @@
 """The log on stderr."""
 
+import io
 import logging
+import select
 import sys
 import time
 from collections import OrderedDict
 from collections.abc import Callable
-from typing import Final
+from contextlib import suppress
+from typing import Final, TextIO
 
 INTERVAL_S: Final = 10.0
 KINDS: Final = 128
 """Kinds of lines whose last time is kept."""
+PIECE: Final = 1024
+"""Characters that are written at once: 4,096 bytes at most, for which a pipe that can be written has room."""
 
 
 class RateLimit(logging.Filter):
@@ -40,9 +45,42 @@ class RateLimit(logging.Filter):
         return True
 
 
+class NeverBlocking(logging.StreamHandler[TextIO]):
+    """Lines for a pipe that nobody may read: they are left out and counted while it is full, since a write would stop
+    the event loop until somebody does."""
+
+    def __init__(self, stream: TextIO) -> None:
+        super().__init__(stream)
+        self._left_out = 0
+        self._cut = False
+        """Whether the last line written has no end."""
+        self._room: select.poll | None = None
+        with suppress(io.UnsupportedOperation, ValueError):  # no file, or closed
+            descriptor = stream.fileno()
+            self._room = select.poll()
+            self._room.register(descriptor, select.POLLOUT)
+
+    def emit(self, record: logging.LogRecord) -> None:
+        try:
+            text = self.format(record) + self.terminator
+            if self._left_out:
+                text = f"({self._left_out} lines were left out: nobody read this pipe){self.terminator}{text}"
+                text = self.terminator * self._cut + text
+            for start in range(0, len(text), PIECE):
+                if self._room is not None and not self._room.poll(0):
+                    self._left_out += 1
+                    self._cut = self._cut or start > 0
+                    return
+                self.stream.write(text[start : start + PIECE])
+                self.flush()
+            self._left_out, self._cut = 0, False
+        except Exception:
+            self.handleError(record)
+
+
 def log_to_stderr(level: str) -> None:
     """One line an entry: time (UTC), level, process, logger, message."""
-    handler = logging.StreamHandler(sys.stderr)
+    handler = NeverBlocking(sys.stderr)
     formatter = logging.Formatter(
         "%(asctime)s.%(msecs)03dZ %(levelname)s pid=%(process)d %(name)s: %(message)s", "%Y-%m-%dT%H:%M:%S"
     )
