@@ -2,10 +2,12 @@
 
 import logging
 import os
+from math import isclose
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Final, Literal
 
 import click
+from click.core import ParameterSource
 
 from worker.cli.client import config_option, table_width
 from worker.cli.number import Number
@@ -18,6 +20,8 @@ if TYPE_CHECKING:
 
 Measured = tuple[str, int, float]
 """Kind of engine, rows of a batch, seconds that it takes."""
+MADE_UP: Final = ("seconds", "bursts", "classes", "partitions")
+"""Parameters that a recorded trace has no use for."""
 
 
 class Service(click.ParamType[Measured]):
@@ -61,8 +65,8 @@ class Share(click.ParamType[tuple[str, float]]):
             share = float(part)
         except ValueError:
             share = 0.0
-        if not name or not 0 < share < float("inf"):
-            self.fail(f"{value!r}: give a class and its part, such as L1=0.2", param, ctx)
+        if not name or not 0 < share <= 1:
+            self.fail(f"{value!r}: give a class and its part of all events, above 0 and at most 1: L1=0.2", param, ctx)
         return name, share
 
 
@@ -77,15 +81,21 @@ class Share(click.ParamType[tuple[str, float]]):
 @click.option("--rate", type=Number(0, min_open=True), help="Made-up events a second, instead of TRACE.")
 @click.option("--seconds", type=Number(0, 86_400, min_open=True), default=10.0, show_default=True, help="With --rate.")
 @click.option("--burst", "bursts", type=Burst(), multiple=True, help="With --rate, as 2s-4s:10; may be repeated.")
-@click.option("--class", "classes", type=Share(), multiple=True, help="With --rate, as L1=0.2; may be repeated.")
+@click.option(
+    "--class",
+    "classes",
+    type=Share(),
+    multiple=True,
+    help="With --rate, as L1=0.2; repeated until the parts make 1.  [default: events name no class]",
+)
 @click.option("--partitions", type=click.IntRange(1, 10_000), default=4, show_default=True, help="With --rate.")
 @click.option("--seed", type=int, default=0, show_default=True)
 @click.option(
     "--service",
     type=Service(),
     multiple=True,
-    help="Time of an engine's batch; may be repeated: --service ort:1:0.9 --service ort:256:3.5. In simulated time the"
-    " engines that are not given are measured first.",
+    help="Time of an engine's batch; may be repeated: --service ort:1:0.9 --service ort:256:3.5. One time alone counts"
+    " for batches of any size. In simulated time the engines that are not given are measured first.",
 )
 @click.option("--fault", "faults", multiple=True, metavar="FAULT", help="What goes wrong; may be repeated (see above).")
 @click.option("--json", "as_json", is_flag=True, help="The whole report as JSON instead of tables.")
@@ -112,7 +122,7 @@ def replay(
     In simulated time engines take what --service says, nothing else takes long, and the same call prints the same
     bytes if --service names every engine of the topic. Faults: slow:ENGINE:FACTOR:2s-4s, hang:ENGINE:2s-4s,
     error:ENGINE:2s-4s, lost:ENGINE:2s, pause:2s-2.5s, jump:+30s:2s; ENGINE is a kind or "primary". Exit code 1 when an
-    event was lost, which would be a bug.
+    event was lost, which would be a bug; 2, behind the report, when a fault began after the end.
     """
     from worker.config import Config
     from worker.replay.faults import Fault
@@ -123,6 +133,8 @@ def replay(
         raise click.UsageError("give --config FILE: it names the model and how events are treated")
     if (trace is None) == (rate is None):
         raise click.UsageError("give either TRACE, which `scorelane record` makes, or --rate")
+    if trace is not None:
+        _nothing_made_up(click.get_current_context())
     config = Config.load(config_path, os.environ)
     try:
         scripted = [Fault.parse(fault) for fault in faults]
@@ -132,6 +144,7 @@ def replay(
     topic = _topic(config, name, played.topic if played is not None else None)
     if played is None:
         assert rate is not None
+        _check_shares(classes, [item.name for item in config.classes])
         played = _made_up(topic, rate, seconds, bursts, classes, partitions, seed)
     if not verbose:
         logging.getLogger("scorelane").setLevel(logging.CRITICAL)
@@ -154,7 +167,39 @@ def replay(
         click.echo(report.encode().decode())
     else:
         _show(report, paces)
+    if late := [f"{fault.kind} at second {fault.start_s:g}" for fault in scripted if fault.start_s >= report.seconds]:
+        raise click.UsageError(
+            f"--fault: {', '.join(late)}: the replay ended at second {report.seconds:g}, so that it changed nothing;"
+            " let it begin earlier, or play for longer"
+        )
     return 1 if any(one.lost for one in report.classes) or report.duplicates else 0
+
+
+def _nothing_made_up(context: click.Context) -> None:
+    """Refuse, beside a trace, the options of made-up traffic."""
+    given = ParameterSource.COMMANDLINE
+    for option in context.command.params:
+        if option.name in MADE_UP and context.get_parameter_source(option.name) is given:
+            raise click.UsageError(
+                f"{option.opts[0]} is for made-up traffic: give --rate instead of TRACE, or leave it"
+            )
+
+
+def _check_shares(shares: tuple[tuple[str, float], ...], classes: list[str]) -> None:
+    """Refuse classes that the configuration has not, and parts that are not the whole."""
+    names = [name for name, _ in shares]
+    if unknown := sorted(set(names) - set(classes)):
+        known = (
+            f"the configuration's classes are {', '.join(classes)}"
+            if classes
+            else "the configuration has no [[classes]]"
+        )
+        raise click.UsageError(f"--class {', '.join(unknown)}: {known}")
+    if len(set(names)) < len(names):
+        raise click.UsageError(f"--class {', '.join(names)}: give each class once")
+    whole = sum(part for _, part in shares)
+    if shares and not isclose(whole, 1.0, abs_tol=1e-6):
+        raise click.UsageError(f"--class: the parts make {whole:g}; give every class its part, together 1")
 
 
 def _topic(config: "Config", name: str | None, recorded: str | None) -> "TopicConfig":
@@ -183,6 +228,8 @@ def _made_up(
     from engines.package import Package
     from worker.replay.synthetic import Traffic, make
 
+    if late := [start for start, _, _ in bursts if start >= seconds]:
+        raise click.UsageError(f"--burst: from second {late[0]:g} on, of --seconds {seconds:g}; let it begin earlier")
     traffic = Traffic(
         rate=rate, seconds=seconds, bursts=bursts, classes=dict(classes), partitions=partitions, seed=seed
     )

@@ -41,10 +41,17 @@ class Devices:
     def __init__(
         self, paces: Mapping[str, Pace], primary: str, faults: Sequence[Fault], clock: ReplayClock, seed: int = 0
     ) -> None:
-        """`paces`: kind of engine -> how long it takes; `primary` is the kind of the topic's first engine."""
+        """`paces`: kind of engine -> how long it takes; `primary` is the kind of the topic's first engine.
+
+        Raises `ValueError` for a fault that would befall none of these engines.
+        """
+        for fault in faults:
+            if fault.engine and fault.engine not in {PRIMARY, *paces}:
+                known = f"the topic's engines are {', '.join((PRIMARY, *paces))}"
+                alone = "real engines take no faults, so give their times"
+                raise ValueError(f"{fault.kind}:{fault.engine}: {known if paces else alone}")
         self._paces = paces
-        self._primary = primary
-        self._faults = faults
+        self._faults = {kind: DeviceFaults(faults, {kind, PRIMARY} if kind == primary else {kind}) for kind in paces}
         self._clock = clock
         self._seed = seed
         self.opened = 0
@@ -52,8 +59,11 @@ class Devices:
 
     async def open(self, engine: Engine, name: str) -> OpenSession:
         pace = self._paces[engine.name]
-        names = {engine.name, PRIMARY} if engine.name == self._primary else {engine.name}
-        faults = DeviceFaults(self._faults, names)
+        faults = self._faults[engine.name]
+        if engine.inline and faults.hangs:
+            raise ValueError(
+                f"hang: {engine.name} is computed on the worker's own thread and cannot hang; take slow, error or pause"
+            )
         self.opened += 1
         random = Random(self._seed * 1_000_003 + self.opened)
         kind = InlineSession if engine.inline else DeviceSession

@@ -73,6 +73,11 @@ class DeviceFaults:
             if next_one.start_s < one.stop_s:
                 raise ValueError(f"slow twice at second {next_one.start_s:g}; let the windows not overlap")
 
+    @property
+    def hangs(self) -> bool:
+        """Whether it ever does."""
+        return any(fault.kind == "hang" for fault in self._others)
+
     def at(self, elapsed: float) -> Kind | None:
         """What happens to a batch that begins now, None when it is scored."""
         return next((f.kind for f in self._others if f.start_s <= elapsed < f.stop_s), None)

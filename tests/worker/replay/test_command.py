@@ -116,13 +116,68 @@ def test_a_real_clock_takes_real_time_and_loses_nothing(config: Path) -> None:
         (["--rate", 1, "--service", "trt:1:1"], "the topic's engines are ort, light"),
         (["--rate", 1, "--service", "ort:0:1"], "rows must be at least 1"),
         (["--rate", 1, "--burst", "2-1:5"], "the end must be after the beginning"),
+        (["--rate", 1, "--burst", "9-12:5", "--seconds", 9], "--burst: from second 9 on, of --seconds 9; let it begin"),
         (["--rate", 1, "--class", "L1"], "give a class and its part"),
+        (["--rate", 1, "--class", "L1=1.5"], "give a class and its part of all events, above 0 and at most 1"),
+        (["--rate", 1, "--class", "L1=nan"], "give a class and its part of all events, above 0 and at most 1"),
+        (["--rate", 1, "--class", "NOPE=0.5", "--class", "L1=0.5"], "NOPE: the configuration's classes are L1, L4"),
+        (["--rate", 1, "--class", "L1=0.2"], "the parts make 0.2; give every class its part, together 1"),
+        (["--rate", 1, "--class", "L1=0.2", "--class", "L4=0.2"], "the parts make 0.4"),
+        (["--rate", 1, "--class", "L1=0.8", "--class", "L4=0.8"], "the parts make 1.6"),
+        (["--rate", 1, "--class", "L1=0.5", "--class", "L1=0.5"], "L1, L1: give each class once"),
+        (
+            ["--rate", 1, "--fault", "hang:primry:2s-4s", *SERVICE],
+            "hang:primry: the topic's engines are primary, ort, light",
+        ),
+        (
+            ["--rate", 1, "--fault", "slow:foo:2:1s-2s", *SERVICE],
+            "slow:foo: the topic's engines are primary, ort, light",
+        ),
+        (["--rate", 1, "--fault", "lost:trt:0", *SERVICE], "lost:trt: the topic's engines are primary, ort, light"),
+        (["--rate", 1, "--fault", "hang:light:2s-4s", *SERVICE], "hang: light is computed on the worker's own thread"),
+        (["--rate", 1, "--fault", "error:ort:0-1", "--clock", "real"], "error:ort: real engines take no faults"),
     ],
 )
 def test_wrong_calls_are_refused_in_one_line(config: Path, arguments: list[object], said: str) -> None:
     result = run("--config", config, *arguments)
     assert result.exit_code != 0
-    assert said in result.output
+    assert said in " ".join(result.stderr.split())
+    assert result.stdout == ""
+
+
+@pytest.mark.parametrize("fault", ["hang:primary:20s-40s", "lost:ort:20s", "pause:20s-21s", "jump:+30s:20s"])
+def test_a_fault_after_the_end_is_told_behind_the_report(config: Path, fault: str) -> None:
+    result = run("--config", config, "--rate", 100, "--seconds", 1, *SERVICE, "--fault", fault, "--json")
+    assert result.exit_code == 2
+    ended = json.loads(result.stdout)["seconds"]
+    said = f"{fault.partition(':')[0]} at second 20: the replay ended at second {ended:g}, so that it changed nothing"
+    assert said in " ".join(result.stderr.split())
+
+
+def test_a_fault_while_the_backlog_is_drained_counts(config: Path) -> None:
+    """Events come for one second, those of its last tenth are scored after the pause."""
+    call = ["--config", config, "--rate", 1000, "--seconds", 1, *SERVICE]
+    found = report(*call, "--fault", "pause:0.9s-1.5s", "--fault", "lost:ort:1.2s")
+    assert 1.5 < found["seconds"] < 2
+
+
+def test_classes_need_a_configuration_that_has_them(config: Path) -> None:
+    config.write_text(config.read_text().partition("[[classes]]")[0])
+    result = run("--config", config, "--rate", 1, "--class", "L1=1")
+    assert result.exit_code == 2
+    assert "--class L1: the configuration has no [[classes]]" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("option", "value"), [("--seconds", "10"), ("--burst", "2-4:5"), ("--class", "L1=1"), ("--partitions", "4")]
+)
+def test_options_of_made_up_traffic_are_refused_beside_a_trace(
+    config: Path, tmp_path: Path, option: str, value: str
+) -> None:
+    (tmp_path / "t.jsonl").write_text(lines(NOW_MS))
+    result = run(tmp_path / "t.jsonl", "--config", config, option, value, *SERVICE)
+    assert result.exit_code == 2
+    assert f"{option} is for made-up traffic: give --rate instead of TRACE" in result.stderr
 
 
 def test_a_config_is_needed() -> None:
