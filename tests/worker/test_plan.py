@@ -1,5 +1,6 @@
 """Plans: the formula agrees with the simulation, and the plan with both."""
 
+import re
 from pathlib import Path
 
 import msgspec
@@ -131,6 +132,7 @@ def test_command_prints_the_plan() -> None:
     assert "4 (for utilisation)" in result.output
     assert "1, each 20% of a core" in result.output
     assert "partitions   4 at least" in result.output
+    assert re.search(r"latency +mean \S+ ms, p99 \S+ ms, plus 10 ms to publish\s", result.output)
     assert "287,640 events/s, bounded by the lanes, 70% of it used" in result.output
 
 
@@ -147,13 +149,21 @@ def test_command_takes_ten_microseconds_of_the_host_for_an_event() -> None:
         ([], "either --model DIR or --measured"),
         (["--measured", "x:1"], "give rows and milliseconds"),
         (["--measured", "0:1"], "rows must be at least 1"),
-        (["--measured", "1:100"], "lighter model or a larger budget"),
+        (["--measured", "1:100", "--measured", "256:120"], "lighter model or a larger budget"),
+        (["--measured", "1:5"], "one size of batch does not tell what a row costs; give two or more, at best 1:MS and"),
+        (["--measured", "64:5", "--measured", "64:6", "--max-batch", "128"], "at best 1:MS and 128:MS"),
     ],
 )
 def test_command_says_what_is_wrong(options: list[str], message: str) -> None:
     result = CliRunner().invoke(command, ["--rate", "1000", *options])
     assert result.exit_code != 0
-    assert message in result.output
+    assert message in " ".join(result.output.split())
+
+
+def test_batches_of_one_row_need_no_second_size() -> None:
+    result = CliRunner().invoke(command, ["--rate", "100", "--measured", "1:5", "--max-batch", "1", "--chunk", "1"])
+    assert result.exit_code == 0, result.output
+    assert "200 events/s, bounded by the lanes, 50% of it used" in result.output  # 1 / 5 ms
 
 
 SPEC = b'event = "custom"\nkey = "id"\nfeatures = [{ name = "x", tensor = "dense" }]\n'

@@ -47,7 +47,7 @@ class Measurement(click.ParamType[tuple[int, float]]):
     "--measured",
     type=Measurement(),
     multiple=True,
-    help="Time of a batch, instead of --model; may be repeated: --measured 1:0.9 --measured 256:3.5",
+    help="Time of a batch, instead of --model; of two sizes or more: --measured 1:0.9 --measured 256:3.5",
 )
 @click.option("--max-batch", type=click.IntRange(1, 65_536), default=256, show_default=True)
 @click.option(
@@ -93,6 +93,11 @@ def plan(
     assert rate is not None
     if bool(measured) == bool(model):
         raise click.UsageError("give either --model DIR or --measured ROWS:MS")
+    if measured and max_batch > 1 and len({rows for rows, _ in measured}) < 2:
+        raise click.UsageError(
+            f"--measured: one size of batch does not tell what a row costs; give two or more, at best 1:MS and"
+            f" {max_batch}:MS"
+        )
     points = list(measured) if model is None else _points(model, engine, max_batch)
     load = Load(
         rate=rate,
@@ -166,7 +171,8 @@ def _show(points: Points, service: "ServiceTime", load: "Load", made: "Plan") ->
         ("capacity", f"{made.capacity:,.0f} events/s, {bound}, {load.rate / made.capacity:.0%} of it used"),
         (
             "latency",
-            f"mean {latency.mean * 1e3:.1f} ms, p99 {latency.p99 * 1e3:.1f} ms, then {load.after_s * 1e3:.0f} ms",
+            f"mean {latency.mean * 1e3:.1f} ms, p99 {latency.p99 * 1e3:.1f} ms,"
+            f" plus {load.after_s * 1e3:g} ms to publish",
         ),
         ("batches", f"{latency.mean_batch:.0f} rows on average, sessions busy {latency.busy:.0%}"),
     ]
