@@ -8,12 +8,13 @@ from typing import Any
 import pytest
 import yaml
 
-from tests.test_docs import METRICS, without_suffix
+from tests.test_docs import METRICS, README, fences, without_suffix
 from worker.chain import CLOSE_S
 from worker.committer import COMMIT_TIMEOUT_S
 from worker.config import Config, WorkerConfig
 from worker.config_example import example
 from worker.fetching import LEAVE_S
+from worker.preflight import named_topics
 from worker.webhook import MAX_ALERTS, Alert, Authenticator, OutsideAlarms
 
 ROOT = Path(__file__).parents[1]
@@ -82,15 +83,18 @@ def test_the_image_has_what_the_project_needs_at_the_versions_that_are_tested() 
 # Compose
 
 
-def test_compose_starts_the_worker_of_the_readme() -> None:
+def test_compose_starts_the_worker_of_the_readme(tmp_path: Path) -> None:
     [compose] = documents("compose.yaml")
     kafka, topics, worker = (compose["services"][name] for name in ("kafka", "topics", "worker"))
     internal = re.findall(r"INTERNAL://(kafka:\d+)", kafka["environment"]["KAFKA_ADVERTISED_LISTENERS"])
     assert [worker["environment"]["SCORELANE_KAFKA_BOOTSTRAP_SERVERS"]] == internal
     assert internal[0] in topics["command"][0]
-    readme = (ROOT / "README.md").read_text()
-    created = set(re.findall(r"--create --topic (\S+)", readme))
-    assert created == set(re.findall(r"for topic in (.*); do", topics["command"][0])[0].split())
+    file = tmp_path / "worker.toml"
+    file.write_text(next(body for body in fences(README, "toml") if "[kafka]" in body))
+    created = set(re.findall(r"for topic in (.*); do", topics["command"][0])[0].split())
+    assert created == set(named_topics(Config.load(file, {})))
+    [partitions] = re.findall(r"scorelane topics (--partitions \d+)", README.read_text())
+    assert partitions in topics["command"][0]
     assert worker["build"]["dockerfile"] == "deploy/Dockerfile"
     grace_ms = int(worker["stop_grace_period"].removesuffix("s")) * 1000
     assert grace_ms > WorkerConfig().drain_timeout_ms + AFTER_DRAIN_MS

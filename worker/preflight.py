@@ -67,26 +67,49 @@ def check_package(package: Package) -> None:
             load(engine, package).close()
 
 
+def named_topics(config: Config) -> dict[str, str]:
+    """Every topic that the configuration names -> the key that names it first."""
+    named: dict[str, str] = {}
+    for topic in config.topics:
+        for field in ("name", "scores", "dead_letters"):
+            named.setdefault(getattr(topic, field), f"topics[{topic.name}].{field}")
+    if config.alarms.topic:
+        named.setdefault(config.alarms.topic, "alarms.topic")
+    return named
+
+
+def missing_topics(config: Config, there: Mapping[str, int], partitions: int) -> dict[str, int]:
+    """Topic that is not there -> the partitions that it needs: `partitions` for events, for what comes of them as many
+    as the events have, one for alarms."""
+    missing: dict[str, int] = {}
+    for topic in config.topics:
+        count = there.get(topic.name, partitions)
+        for name in {topic.name, topic.scores, topic.dead_letters} - there.keys():
+            missing[name] = max(count, missing.get(name, 1))
+    return {name: missing.get(name, 1) for name in named_topics(config) if name not in there}
+
+
 def check_topics(config: Config, source: str, partitions: Mapping[str, int]) -> list[Problem]:
     """Compare the configuration with the broker's topics and their numbers of partitions.
 
     Scores and dead letters go to the partition of their event, so that each needs as many partitions.
     """
     problems: list[Problem] = []
+    create = "create it with `scorelane topics`"
     alarms = config.alarms.topic
     if alarms and alarms not in partitions:
-        problems.append(Problem(source, "alarms.topic", alarms, "no such topic", "create it with 1 partition"))
+        problems.append(Problem(source, "alarms.topic", alarms, "no such topic", f"{create} (1 partition)"))
     for topic in config.topics:
         key = f"topics[{topic.name}]"
         count = partitions.get(topic.name)
         if count is None:
-            problems.append(Problem(source, f"{key}.name", topic.name, "no such topic", "create it or mend the name"))
+            problems.append(Problem(source, f"{key}.name", topic.name, "no such topic", f"{create}, or mend the name"))
         for field in ("scores", "dead_letters"):
             output = getattr(topic, field)
             found = partitions.get(output)
             if found is None:
-                remedy = f"create it with {count or 'as many'} partitions" + ("" if count else " as the input")
-                problems.append(Problem(source, f"{key}.{field}", output, "no such topic", remedy))
+                needs = f"{count or 'as many'} partitions" + ("" if count else " as the input")
+                problems.append(Problem(source, f"{key}.{field}", output, "no such topic", f"{create} ({needs})"))
             elif count is not None and found < count:
                 problem = f"{found} partitions, the input {topic.name} has {count}"
                 problems.append(Problem(source, f"{key}.{field}", output, problem, f"add partitions up to {count}"))

@@ -3,9 +3,17 @@
 aiokafka does not know all codes and calls the others "unknown"; those that have a remedy are made known to it here.
 """
 
+from typing import Final
+
 from aiokafka.errors import (
     BrokerResponseError,
+    ClusterAuthorizationFailedError,
     GroupAuthorizationFailedError,
+    InvalidPartitionsError,
+    InvalidReplicationFactorError,
+    InvalidTopicError,
+    PolicyViolationError,
+    TopicAlreadyExistsError,
     TopicAuthorizationFailedError,
     kafka_errors,
 )
@@ -22,6 +30,9 @@ class FencedInstanceId(BrokerResponseError):  # type: ignore[misc]  # aiokafka h
     errno = 82
     message = "FENCED_INSTANCE_ID"
 
+
+ASKED_WRONG: Final = (InvalidPartitionsError, InvalidReplicationFactorError, InvalidTopicError, PolicyViolationError)
+"""Why topics are not created that could be, asked for otherwise."""
 
 kafka_errors.update({refusal.errno: refusal for refusal in (InvalidRecord, FencedInstanceId)})
 
@@ -42,7 +53,22 @@ def lookup_remedy(error: Exception, topic: str) -> str:
     """Of a topic whose partitions the brokers do not tell."""
     if isinstance(error, TopicAuthorizationFailedError):
         return f"the user needs the ACL Describe on the topic {topic}"
-    return "create it"
+    return "create it with `scorelane topics`"
+
+
+def create_remedy(error: Exception, topic: str) -> str:
+    """Of a topic that is not created."""
+    if isinstance(error, TopicAuthorizationFailedError | ClusterAuthorizationFailedError):
+        return f"the user needs the ACL Create on the topic {topic} or on the cluster"
+    if isinstance(error, TopicAlreadyExistsError):
+        return f"the user needs the ACL Describe on the topic {topic} to see it"
+    if isinstance(error, InvalidReplicationFactorError):
+        return "give --replication with at most the number of brokers"
+    if isinstance(error, InvalidPartitionsError | PolicyViolationError):
+        return "give another --partitions or --replication"
+    if isinstance(error, InvalidTopicError):
+        return "give it another name"
+    return "check the brokers and try again"
 
 
 def group_remedy(error: Exception, kafka: KafkaConfig, otherwise: str) -> str:

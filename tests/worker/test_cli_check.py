@@ -241,6 +241,6 @@ def test_the_alarm_topic_is_looked_for(tmp_path: Path) -> None:
     config = Config.load(config_file(tmp_path, None, '\n[alarms]\ntopic = "alarms"\n'), {})
     there = {"tips": 2, "tips.scores": 2, "tips.dead": 2}
     assert [str(problem) for problem in check_topics(config, "w.toml", there)] == [
-        "w.toml: alarms.topic: alarms: no such topic; create it with 1 partition"
+        "w.toml: alarms.topic: alarms: no such topic; create it with `scorelane topics` (1 partition)"
     ]
     assert check_topics(config, "w.toml", there | {"alarms": 1}) == []

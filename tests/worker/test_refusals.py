@@ -8,7 +8,7 @@ from aiokafka.errors import (
 )
 
 from worker.config import KafkaConfig
-from worker.refusals import group_remedy, lookup_remedy, send_remedy
+from worker.refusals import ASKED_WRONG, create_remedy, group_remedy, lookup_remedy, send_remedy
 
 KAFKA = KafkaConfig(bootstrap_servers="localhost:1", group_id="ads", group_instance_id="ads-7")
 
@@ -48,7 +48,26 @@ def test_a_refusal_is_named_in_the_error() -> None:
 
 
 @pytest.mark.parametrize(
-    ("code", "remedy"), [(29, "the user needs the ACL Describe on the topic ads"), (3, "create it")]
+    ("code", "remedy"),
+    [(29, "the user needs the ACL Describe on the topic ads"), (3, "create it with `scorelane topics`")],
 )
 def test_a_topic_that_is_not_told_of_has_its_remedy(code: int, remedy: str) -> None:
     assert lookup_remedy(for_code(code)(), "ads") == remedy
+
+
+@pytest.mark.parametrize(
+    ("code", "wrong", "remedy"),
+    [
+        (17, True, "give it another name"),
+        (29, False, "the user needs the ACL Create on the topic ads or on the cluster"),
+        (31, False, "the user needs the ACL Create on the topic ads or on the cluster"),
+        (36, False, "the user needs the ACL Describe on the topic ads to see it"),
+        (37, True, "give another --partitions or --replication"),
+        (38, True, "give --replication with at most the number of brokers"),
+        (44, True, "give another --partitions or --replication"),
+        (7, False, "check the brokers and try again"),
+    ],
+)
+def test_a_topic_that_is_not_created_has_its_remedy(code: int, wrong: bool, remedy: str) -> None:
+    error = for_code(code)()
+    assert (isinstance(error, ASKED_WRONG), create_remedy(error, "ads")) == (wrong, remedy)

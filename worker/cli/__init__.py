@@ -14,6 +14,7 @@ except KeyboardInterrupt:  # the longest of what comes before `main`
 COMMANDS: Final = {
     "run": ("worker.cli.run:run", "Run the worker: events from Kafka, scores back to Kafka."),
     "check": ("worker.cli.check:check", "Validate a configuration and everything it names."),
+    "topics": ("worker.cli.topics:topics", "Create the topics that a configuration names and the brokers have not."),
     "produce": ("worker.cli.produce:produce", "Publish the rows of a CSV or JSONL file as events, at a rate."),
     "tail": ("worker.cli.tail:tail", "Watch the scores of a topic."),
     "demo": ("worker.cli.demo:demo", "Broker, models, live events, worker and a live view, in one command."),

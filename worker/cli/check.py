@@ -30,7 +30,7 @@ def check(config_path: Path | None, connect: bool, example: bool) -> int:
 
         click.echo(text(), nl=False)
         return 0
-    from worker.preflight import check_files, check_topics
+    from worker.preflight import check_files, check_topics, named_topics
 
     if config_path is None:
         raise click.UsageError("give --config FILE; --example prints one")
@@ -56,10 +56,9 @@ def check(config_path: Path | None, connect: bool, example: bool) -> int:
         raise unreachable
     _show(config, {name: f"{package.name} {package.version}" for name, package in checked.packages.items()})
     if there is not None:
-        named = {name for topic in config.topics for name in (topic.name, topic.scores, topic.dead_letters)}
-        named |= {config.alarms.topic} - {""}
-        topics = f"{len(named)} topics" if len(named) != 1 else "1 topic"
-        click.echo(f"{topics} found at {config.kafka.bootstrap_servers}, with partitions enough")
+        click.echo(
+            f"{len(named_topics(config))} topics found at {config.kafka.bootstrap_servers}, with partitions enough"
+        )
     return 0
 
 

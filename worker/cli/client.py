@@ -4,7 +4,7 @@ import asyncio
 import logging
 import os
 from collections.abc import AsyncIterator, Callable, Mapping
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +14,7 @@ from worker.config import Config
 from worker.errors import BrokerUnreachable
 
 CONNECT_TIMEOUT_S = 15.0
+CREATE_TIMEOUT_S = 60.0
 
 config_option = click.option(
     "--config",
@@ -92,12 +93,47 @@ async def _stop(client: Any) -> None:
 
 async def partitions(args: Mapping[str, Any]) -> dict[str, int]:
     """Topic -> number of partitions, of all topics that this user may see. Creates nothing."""
+    async with started_admin(args) as admin:
+        return await described(admin)
+
+
+def started_admin(args: Mapping[str, Any]) -> AbstractAsyncContextManager[Any]:
+    """A client that asks about topics and creates them. Raises `BrokerUnreachable`."""
     from aiokafka.admin import AIOKafkaAdminClient
 
-    async with started(AIOKafkaAdminClient(**args), args) as admin:
-        async with asyncio.timeout(CONNECT_TIMEOUT_S):
-            topics = await admin.describe_topics()
+    return started(AIOKafkaAdminClient(**args), args)
+
+
+async def described(admin: Any) -> dict[str, int]:
+    """`partitions`, by a client that is started."""
+    async with _answer_within(CONNECT_TIMEOUT_S):
+        topics = await admin.describe_topics()
     return {topic["topic"]: len(topic["partitions"]) for topic in topics}
+
+
+async def create_topics(admin: Any, counts: Mapping[str, int], replication: int = -1) -> dict[str, Exception]:
+    """Create topics of so many partitions. Returns what the brokers refuse, by topic.
+
+    `replication` -1 is the brokers' own default.
+    """
+    from aiokafka.admin import NewTopic
+    from aiokafka.errors import for_code
+
+    # The client lets -1 pass only beside assignments, be they none.
+    by_broker: dict[int, list[int]] | None = {} if replication == -1 else None
+    asked = [NewTopic(name, count, replication, by_broker) for name, count in counts.items()]
+    async with _answer_within(CREATE_TIMEOUT_S):
+        answer = await admin.create_topics(asked)
+    return {name: for_code(code)(*(why for why in words if why)) for name, code, *words in answer.topic_errors if code}
+
+
+@asynccontextmanager
+async def _answer_within(seconds: float) -> AsyncIterator[None]:
+    try:
+        async with asyncio.timeout(seconds):
+            yield
+    except TimeoutError:
+        raise BrokerUnreachable(f"no answer about topics in {seconds:g} s; check the brokers' health") from None
 
 
 async def partitions_of(topic: str, args: Mapping[str, Any]) -> int:
@@ -107,7 +143,11 @@ async def partitions_of(topic: str, args: Mapping[str, Any]) -> int:
     known = await partitions(args)
     if topic not in known:
         close = difflib.get_close_matches(topic, known, n=3)
-        hint = f"did you mean {', '.join(close)}?" if close else "create it, or check the name"
+        hint = (
+            f"did you mean {', '.join(close)}?"
+            if close
+            else "check the name, or create it (`scorelane topics` creates a configuration's)"
+        )
         raise click.ClickException(f"{topic}: no such topic at {', '.join(args['bootstrap_servers'])}; {hint}")
     return known[topic]
 

@@ -11,7 +11,8 @@ from typing import Any
 
 from rich.live import Live
 
-from worker.cli.client import started
+from worker.cli import client
+from worker.cli.client import started, started_admin
 from worker.cli.demo import view
 from worker.cli.demo.observer import Observed, observe
 from worker.cli.demo.traffic import Sent, Source, send
@@ -19,6 +20,7 @@ from worker.cli.demo.view import Row
 from worker.cli.demo.worker_process import WorkerProcess
 from worker.cli.loop import wait_for_stop
 from worker.errors import WorkerError
+from worker.refusals import create_remedy
 
 PARTITIONS = 4
 """Of each topic. The embedded broker takes longer for a fetch the more records a partition holds; more partitions cost
@@ -59,17 +61,16 @@ class Played:
 
 
 async def create_topics(show: Show) -> None:
-    from aiokafka.admin import AIOKafkaAdminClient, NewTopic
-
-    async with started(AIOKafkaAdminClient(**show.args), show.args) as admin:
-        await admin.create_topics([NewTopic(topic, PARTITIONS, 1) for topic in show.topics])
+    """Raises `WorkerError` when brokers refuse one."""
+    async with started_admin(show.args) as admin:
+        refused = await client.create_topics(admin, dict.fromkeys(show.topics, PARTITIONS))
+    for topic, error in refused.items():
+        raise WorkerError(f"topic {topic}: not created: {error}; {create_remedy(error, topic)}")
 
 
 async def delete_topics(show: Show) -> None:
     """Leave nothing on somebody's broker."""
-    from aiokafka.admin import AIOKafkaAdminClient
-
-    async with started(AIOKafkaAdminClient(**show.args), show.args) as admin:
+    async with started_admin(show.args) as admin:
         await admin.delete_topics(show.topics)
 
 
