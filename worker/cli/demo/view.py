@@ -15,6 +15,14 @@ from worker.cli.tail import decimals, table
 from worker.printable import printable
 
 MANY_LATE = 0.05
+EMBEDDED_LATE = (
+    "Many were late: broker, events, worker and this view share the machine, and it is too busy for the rate, "
+    "or the embedded broker, slower with each record, has too many: try a smaller --rate or fewer --seconds."
+)
+LATE = (
+    "Many were late: events, worker and this view share the machine, and it is too busy for the rate, or the way to "
+    "the brokers and back takes too much of the budget: try a smaller --rate or a larger --budget-ms."
+)
 
 
 @dataclass(slots=True)
@@ -90,7 +98,7 @@ def line(row: Row) -> str:
     )
 
 
-def summary(rows: Sequence[Row], seconds: float) -> str:
+def summary(rows: Sequence[Row], seconds: float, *, embedded: bool) -> str:
     """The totals. Latency counts from when an event was due to when its score was seen."""
     lines = [f"{seconds:.0f} s of events"]
     for row in rows:
@@ -110,10 +118,7 @@ def summary(rows: Sequence[Row], seconds: float) -> str:
             by = f" by {score.model} {score.version}" if score.score is not None else f" ({score.reason})"
             lines.append(f"  last score: {printable(str(score.key))} = {decimals(score)}{by}")
     if any(row.observed.counts.late > MANY_LATE * row.observed.counts.scores for row in rows):
-        lines.append(
-            "Many were late: broker, events, worker and this view share the machine, and it is too busy for the rate, "
-            "or the embedded broker, slower with each record, has too many: try a smaller --rate or fewer --seconds."
-        )
+        lines.append(EMBEDDED_LATE if embedded else LATE)
     return "\n".join(lines)
 
 
