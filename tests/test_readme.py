@@ -16,7 +16,7 @@ from schemas.spec import ModelSpec
 from schemas.tables import Table
 from tests.kafka.process import free_port
 from tests.models import tiny_package
-from tests.test_docs import README, fences
+from tests.test_docs import README, ROOT, fences
 from worker.health import Facts, not_live, not_ready
 
 
@@ -87,6 +87,21 @@ def test_the_feature_table_of_the_readme_says_what_the_decoder_does(
     )
     last = column if feature.name != "viewed" else 49
     assert rows.tensors[feature.tensor][1, last] == outcome
+
+
+@pytest.mark.parametrize("document", ["README.md", "docs/models.md", "docs/operations.md"])
+@pytest.mark.parametrize("format", ["msgpack", "json"])
+def test_a_key_may_be_as_long_as_the_documents_say(
+    document: str, format: Literal["msgpack", "json"], tmp_path: Path
+) -> None:
+    lines = (ROOT / document).read_text().splitlines()
+    [longest] = {int(n) for line in lines if "key" in line for n in re.findall(r"(\d+) characters", line)}
+    _, decoder = readme_decoder(format, tmp_path)
+    event = GOOD if format == "msgpack" else EVENT
+    keys: list[str | int] = ["k" * longest, "k" * (longest + 1), 2**63 - 1, 2**63]
+    rows = decoder.decode([getattr(msgspec, format).encode(event | {"request_id": key}) for key in keys])
+    assert rows.keys == [keys[0], keys[2]]
+    assert [(position, error.reason) for position, error in rows.invalid] == [(1, "wrong_length"), (3, "out_of_range")]
 
 
 def test_the_package_of_the_readme_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
