@@ -24,13 +24,15 @@ from typing import Final
 import msgspec
 
 from engines.errors import LoadError
-from schemas.errors import InvalidSpec
+from engines.writable import check_writable
+from schemas.errors import UNREADABLE, InvalidSpec, remedy_of, unreadable
 from schemas.spec import ModelSpec
 from schemas.tables import Table, open_tables
 
 MANIFEST: Final = "manifest.json"
 SPECS: Final = ("spec.toml", "spec.json")
 MAX_MANIFEST_BYTES: Final = 1 << 20
+_COPY: Final = "copy the package again, whole"
 _NAME: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._+-]{0,127}")
 
 Metric = float | int | str
@@ -123,12 +125,12 @@ def write_package(
     """Write `models/<name>/<version>/` and open it. A reader sees the whole package or none.
 
     `files` holds at least spec.toml or spec.json. `created_ms` is milliseconds since the epoch, now by default. Raises
-    `LoadError`, and leaves nothing, when the version exists, a name is unusable, the disk refuses, or the package
-    would not open.
+    `LoadError`, and leaves nothing, as `check_target` does, when the name of a file is unusable, the disk refuses, or
+    the package would not open.
     """
-    for word, value in (("name", name), ("version", version), *(("file", file) for file in files)):
-        if not _NAME.fullmatch(value) or value == MANIFEST:
-            raise LoadError(f"{models}: {word} {value!r} cannot be used; take letters, digits, '.', '_', '+' and '-'")
+    target = check_target(models, name, version)
+    for file in files:
+        _check_name(models, "file", file)
     manifest = Manifest(
         name=name,
         version=version,
@@ -138,9 +140,6 @@ def write_package(
         metrics=dict(metrics or {}),
         note=note,
     )
-    target = models / name / version
-    if target.exists():
-        raise LoadError(f"{target}: this version exists; choose another version, or remove the directory first")
     # The dot keeps a half-written directory out of the search for the newest version.
     partial = target.parent / f".{version}.{secrets.token_hex(4)}"
     try:
@@ -162,6 +161,25 @@ def write_package(
     return replace(package, path=target)
 
 
+def check_target(models: Path, name: str, version: str) -> Path:
+    """The directory `models/<name>/<version>/`, to be called before the work that makes its files.
+
+    Raises `LoadError` when the version exists, a name is unusable, or the place cannot be written.
+    """
+    _check_name(models, "name", name)
+    _check_name(models, "version", version)
+    target = models / name / version
+    check_writable(target.parent)
+    if target.exists():
+        raise LoadError(f"{target}: this version exists; choose another version, or remove the directory first")
+    return target
+
+
+def _check_name(models: Path, word: str, value: str) -> None:
+    if not _NAME.fullmatch(value) or value == MANIFEST:
+        raise LoadError(f"{models}: {word} {value!r} cannot be used; take letters, digits, '.', '_', '+' and '-'")
+
+
 def natural_key(version: str) -> tuple[tuple[int, int, str], ...]:
     """Sort key by which 1.10 follows 1.9: digits compare as numbers, the rest as text, and digits before text."""
     parts = re.findall(r"\d+|\D+", version)
@@ -169,15 +187,16 @@ def natural_key(version: str) -> tuple[tuple[int, int, str], ...]:
 
 
 def _version_directory(path: Path) -> Path:
-    if (path / MANIFEST).is_file():
-        return path
     try:
+        if (path / MANIFEST).is_file():
+            return path
         versions = [
             child for child in path.iterdir() if not child.name.startswith(".") and (child / MANIFEST).is_file()
         ]
     except OSError as error:
+        otherwise = "give models/<name> or models/<name>/<version>"
         raise LoadError(
-            f"{path}: cannot be read: {error.strerror}; give models/<name> or models/<name>/<version>"
+            f"{error.filename or path}: cannot be read: {error.strerror}; {remedy_of(error, otherwise)}"
         ) from error
     if not versions:
         raise LoadError(
@@ -192,9 +211,9 @@ def _read_manifest(path: Path) -> Manifest:
             raise LoadError(f"{path}: {size} bytes, more than {MAX_MANIFEST_BYTES}; write the package again")
         return msgspec.json.decode(path.read_bytes(), type=Manifest)
     except OSError as error:
-        raise LoadError(f"{path}: cannot be read: {error.strerror}; check its permissions") from error
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise LoadError(f"{path}: not a manifest: {error}; write the package again") from error
+        raise LoadError(f"{path}: cannot be read: {error.strerror}; {remedy_of(error, _COPY)}") from error
+    except UNREADABLE as error:
+        raise LoadError(f"{path}: not a manifest: {unreadable(error)}; write the package again") from error
 
 
 def _verify(directory: Path, name: str, digest: str) -> None:
@@ -206,7 +225,7 @@ def _verify(directory: Path, name: str, digest: str) -> None:
             found = hashlib.file_digest(file, "sha256").hexdigest()
     except OSError as error:
         raise LoadError(
-            f"{path}: listed in {MANIFEST} but cannot be read: {error.strerror}; copy the package again, whole"
+            f"{path}: listed in {MANIFEST} but cannot be read: {error.strerror}; {remedy_of(error, _COPY)}"
         ) from error
     if found != digest:
         raise LoadError(

@@ -18,12 +18,14 @@ from typing import Any, Literal, get_args
 import msgspec
 
 from engines.errors import LoadError
+from schemas.errors import UNREADABLE, remedy_of, unreadable
 
 Precision = Literal["fp32", "tf32", "fp16", "int8"]
 PRECISIONS: tuple[Precision, ...] = get_args(Precision)
 FORMAT = 1
 """Version of the sidecar's layout."""
 CANDIDATES = "candidates"
+_AGAIN = "delete it and build the plan again"
 
 
 class Device(msgspec.Struct, frozen=True, kw_only=True):
@@ -87,12 +89,13 @@ class PlanFile:
         try:
             plan = self.path.read_bytes()
         except OSError as error:
-            raise LoadError(f"{self.path}: {error.strerror}; {_remedy(self.record.precision)}") from error
+            build = _build_one(self.record.precision)
+            raise LoadError(f"{self.path}: {error.strerror}; {remedy_of(error, build)}") from error
         digest = sha256(plan)
         if digest != self.record.plan_sha256:
             raise LoadError(
                 f"{self.path}: sha256 {digest[:12]} is not {self.record.plan_sha256[:12]} of its sidecar;"
-                f" {_remedy(self.record.precision)}"
+                f" {_build_one(self.record.precision)}"
             )
         return plan
 
@@ -110,14 +113,17 @@ def write(root: Path, record: PlanRecord, plan: bytes | memoryview) -> PlanFile:
     """Put a plan into the package at `root`, among the candidates unless its record says that it is accepted.
 
     It replaces the one of the same build, capability and precision there. A reader at any moment finds the old plan, no
-    plan, or the new plan, never a mixture.
+    plan, or the new plan, never a mixture. Raises `LoadError` when the disk refuses.
     """
     folder = root / "plans" if record.accepted else root / "plans" / CANDIDATES
-    folder.mkdir(parents=True, exist_ok=True)
     path = folder / (stem(record.tensorrt, record.device.compute_capability, record.precision) + ".plan")
-    path.with_suffix(".json").unlink(missing_ok=True)
-    _replace(path, plan)
-    _replace(path.with_suffix(".json"), _dump(record))
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        path.with_suffix(".json").unlink(missing_ok=True)
+        _replace(path, plan)
+        _replace(path.with_suffix(".json"), _dump(record))
+    except OSError as error:
+        raise LoadError(f"{path}: cannot be written: {error}; check the free space and permissions") from error
     return PlanFile(path, record)
 
 
@@ -171,23 +177,23 @@ def choose(
     fit = [p for p in plans if (p.record.tensorrt, p.record.device.compute_capability) == build]
     if not fit:
         there = _list(f"{p.record.tensorrt} on {p.record.device.compute_capability}" for p in plans)
-        raise LoadError(f"{root}: no plan for {here} (there are: {there}); {_remedy(precision)}")
+        raise LoadError(f"{root}: no plan for {here} (there are: {there}); {_build_one(precision)}")
     if precision is not None:
         others = _list(p.record.precision for p in fit)
         fit = [p for p in fit if p.record.precision == precision]
         if not fit:
-            raise LoadError(f"{root}: no {precision} plan for {here} (there are: {others}); {_remedy(precision)}")
+            raise LoadError(f"{root}: no {precision} plan for {here} (there are: {others}); {_build_one(precision)}")
     if onnx_sha256 is not None:
         fit = [p for p in fit if p.record.onnx_sha256 == onnx_sha256]
         if not fit:
-            raise LoadError(f"{root}: the plans for {here} were built from another model.onnx; {_remedy(precision)}")
+            raise LoadError(f"{root}: the plans for {here} were built from another model.onnx; {_build_one(precision)}")
     if accepted:
         judged = _list(f"{p.record.precision} {'rejected' if p.record.judged_ms else 'not judged'}" for p in fit)
         fit = [p for p in fit if p.record.accepted]
         if not fit:
             raise LoadError(
                 f"{root}: no plan for {here} has passed the gates ({judged}); see `scorelane engine compare {root}`"
-                f" for what failed, then {_remedy(precision)}"
+                f" for what failed, then {_build_one(precision)}"
             )
         return max(fit, key=lambda plan: plan.record.judged_ms)
     return max(fit, key=lambda plan: plan.record.created_ms)
@@ -195,19 +201,29 @@ def choose(
 
 def _found(root: Path) -> Iterator[PlanFile]:
     folder = root / "plans"
-    for sidecar in (*sorted(folder.glob("*.json")), *sorted((folder / CANDIDATES).glob("*.json"))):
+    for sidecar in (*_sidecars(folder), *_sidecars(folder / CANDIDATES)):
         try:
             record = msgspec.json.decode(sidecar.read_bytes(), type=PlanRecord)
-        except (OSError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-            raise LoadError(
-                f"{sidecar}: not a plan's description: {error}; delete it and build the plan again"
-            ) from error
+        except OSError as error:
+            raise LoadError(f"{sidecar}: cannot be read: {error.strerror}; {remedy_of(error, _AGAIN)}") from error
+        except UNREADABLE as error:
+            raise LoadError(f"{sidecar}: not a plan's description: {unreadable(error)}; {_AGAIN}") from error
         if record.format != FORMAT:
-            raise LoadError(f"{sidecar}: format {record.format}, not {FORMAT}; delete it and build the plan again")
+            raise LoadError(f"{sidecar}: format {record.format}, not {FORMAT}; {_AGAIN}")
         yield PlanFile(sidecar.with_suffix(".plan"), record)
 
 
-def _remedy(precision: Precision | None) -> str:
+def _sidecars(folder: Path) -> list[Path]:
+    """Not by `glob`, to which a directory that cannot be read is an empty one."""
+    try:
+        return sorted(path for path in folder.iterdir() if path.suffix == ".json")
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+    except OSError as error:
+        raise LoadError(f"{folder}: cannot be read: {error.strerror}; {remedy_of(error, 'check it')}") from error
+
+
+def _build_one(precision: Precision | None) -> str:
     return f"build one on such a machine with `scorelane engine build MODEL --precision {precision or 'fp32'}`"
 
 

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from schemas.columns import Column, fill_instants
-from schemas.errors import InvalidEvent, InvalidSpec
+from schemas.errors import UNREADABLE, InvalidEvent, InvalidSpec
 from schemas.groups import Filler, Single, grouped
 from schemas.refusal import refusal
 from schemas.rows import Rows
@@ -100,7 +100,7 @@ class Decoder:
             if max(map(len, values)) <= limit:  # type: ignore[arg-type]
                 bodies = list(map(decode, values))
                 return bodies, np.arange(len(bodies)), []
-        except (msgspec.MsgspecError, ValueError, RecursionError, TypeError):
+        except (*UNREADABLE, TypeError):
             pass  # found again below, where it is known whose it is
         bodies, positions, invalid = [], [], []
         for position, value in enumerate(values):
@@ -114,7 +114,7 @@ class Decoder:
                 try:
                     bodies.append(decode(value))
                     positions.append(position)
-                except (msgspec.MsgspecError, ValueError, RecursionError) as error:
+                except UNREADABLE as error:
                     invalid.append((position, refusal(error, self._wire.fields)))
         return bodies, np.array(positions, np.int64), invalid
 

@@ -8,6 +8,7 @@ from typing import Any, get_args
 import msgspec
 import numpy as np
 
+from schemas.errors import UNREADABLE, unreadable
 from schemas.event import BUILTIN_EVENTS
 from schemas.refusal import invalid
 from schemas.spec import FeatureSpec, ModelSpec
@@ -104,8 +105,8 @@ def _json_array(value: Any) -> Any:
         return value
     try:
         return msgspec.json.decode(value, type=list[Any])
-    except (msgspec.DecodeError, RecursionError) as error:
-        raise ValueError(f"not a JSON array: {error}") from error
+    except UNREADABLE as error:
+        raise ValueError(f"not a JSON array: {unreadable(error)}") from error
 
 
 def _raw(value: Any, dtype: np.dtype[Any]) -> bytes:

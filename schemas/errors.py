@@ -3,6 +3,8 @@
 from textwrap import shorten
 from typing import Final, Literal
 
+import msgspec
+
 Reason = Literal[
     "empty",
     "too_large",
@@ -43,6 +45,21 @@ class InvalidSpec(Exception):
         self.key = key
         self.problem = problem
         self.remedy = remedy
+
+
+UNREADABLE: Final = (msgspec.MsgspecError, ValueError, RecursionError)
+"""What msgspec raises for bytes that it cannot decode."""
+
+
+def unreadable(error: Exception) -> str:
+    """Why bytes could not be decoded: one of `UNREADABLE` in words."""
+    return "nested too deeply" if isinstance(error, RecursionError) else str(error)
+
+
+def remedy_of(error: OSError, otherwise: str) -> str:
+    """What helps against a file that the system does not let be read: the right to do so, or else `otherwise`."""
+    rights = "let this user read it and search the directories above it"
+    return rights if isinstance(error, PermissionError) else otherwise
 
 
 def brief(error: BaseException) -> str:

@@ -4,7 +4,7 @@ import re
 from collections.abc import Sequence
 from typing import Final
 
-from schemas.errors import InvalidEvent, Reason
+from schemas.errors import InvalidEvent, Reason, unreadable
 from schemas.wire import REQUIRED, WireField
 
 _MAX_DETAIL: Final = 200
@@ -28,7 +28,7 @@ def refusal(error: Exception, fields: Sequence[WireField]) -> InvalidEvent:
     """`fields` are those of the body, by which positions of an array are named."""
     names = [field.name for field in fields]
     if isinstance(error, RecursionError):
-        return InvalidEvent("malformed", "event: nested too deeply")
+        return InvalidEvent("malformed", f"event: {unreadable(error)}")
     problem, _, path = str(error).partition(" - at `")
     field = _field(path.rstrip("`").removeprefix("$"), names)
     if match := _MISSING.match(problem):

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import msgspec
 
+from schemas.errors import UNREADABLE, unreadable
+
 if TYPE_CHECKING:
     from _csv import Reader
 
@@ -81,8 +83,11 @@ def _json_rows(path: Path) -> Iterator[Row]:
                 continue
             try:
                 yield decoder.decode(line)
-            except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-                problem = _of_field(line) or f"{error}; each line must be one JSON object"
+            except UNREADABLE as error:
+                remedy = (
+                    "correct the line" if isinstance(error, RecursionError) else "each line must be one JSON object"
+                )
+                problem = _of_field(line) or f"{unreadable(error)}; {remedy}"
                 raise ValueError(f"{path}: line {number}: {problem}") from error
 
 
@@ -90,13 +95,13 @@ def _of_field(line: bytes) -> str:
     """The field of an object whose value cannot be read, and why; empty where the line itself is the problem."""
     try:
         fields = msgspec.json.decode(line, type=dict[str, msgspec.Raw])
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+    except UNREADABLE:
         return ""
     for name, value in fields.items():
         try:
             msgspec.json.decode(value)
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-            problem = str(error).partition(" - at `")[0]
+        except UNREADABLE as error:
+            problem = unreadable(error).partition(" - at `")[0]
             return f"{name}: {problem[:1].lower()}{problem[1:]}; correct the value"
     return ""
 

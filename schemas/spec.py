@@ -30,7 +30,7 @@ from typing import Literal
 import msgspec
 from msgspec.structs import force_setattr
 
-from schemas.errors import InvalidSpec
+from schemas.errors import UNREADABLE, InvalidSpec, unreadable
 
 Dtype = Literal["float32", "int32", "int64"]
 CategoryValue = str | int | float
@@ -168,9 +168,11 @@ class ModelSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
         is_json = data.lstrip()[:1] == b"{"
         try:
             document = msgspec.json.decode(data) if is_json else tomllib.loads(data.decode())
-        except (msgspec.DecodeError, ValueError, RecursionError) as error:
+        except UNREADABLE as error:
             kind = "JSON" if is_json else "TOML"
-            raise InvalidSpec(source, "file", f"is not valid {kind} ({error})", "correct the syntax") from error
+            raise InvalidSpec(
+                source, "file", f"is not valid {kind} ({unreadable(error)})", "correct the syntax"
+            ) from error
         try:
             spec = msgspec.convert(document, cls)
         except msgspec.ValidationError as error:

@@ -221,14 +221,18 @@ class Alarms:
 
 
 def told(alarm: Alarm, alarms: Alarms, now: float) -> str:
-    """What an alarm says in the log: its cause, what was observed and the limit, in their units; where the window holds
-    too few events to tell, how many."""
+    """What an alarm says in the log: as `summary`, but how many events the window holds where they are too few."""
     cause = AlarmCause(alarm.cause)
-    if cause is AlarmCause.DEVICE_LOST:
-        return cause.value
-    factor, unit = (1.0, "ms") if cause in IN_SECONDS else (100.0, "%")
-    observed = f"{alarm.observed * factor:.4g} {unit}"
     events = alarms.evidence(cause, now)
-    if cause is not AlarmCause.QUEUE_AGE and events < alarms.policy.min_rows:
-        observed = f"only {events} events" if events else "no events"
-    return f"{cause.value}: {observed}, limit {alarm.limit * factor:.4g} {unit}"
+    if cause in (AlarmCause.QUEUE_AGE, AlarmCause.DEVICE_LOST) or events >= alarms.policy.min_rows:
+        return summary(alarm)
+    return summary(alarm, f"only {events} events" if events else "no events")
+
+
+def summary(alarm: Alarm, observed: str = "") -> str:
+    """An alarm's cause, what was observed and the limit, in their units."""
+    if alarm.cause == AlarmCause.DEVICE_LOST:
+        return alarm.cause
+    factor, unit = (1.0, "ms") if alarm.cause in IN_SECONDS else (100.0, "%")
+    observed = observed or f"{alarm.observed * factor:.4g} {unit}"
+    return f"{alarm.cause}: {observed}, limit {alarm.limit * factor:.4g} {unit}"

@@ -17,6 +17,7 @@ from typing import Final, Literal, NamedTuple
 
 import msgspec
 
+from schemas.errors import UNREADABLE, unreadable
 from worker.printable import printable
 
 MAX_BODY_BYTES: Final = 1 << 20
@@ -101,10 +102,8 @@ def parse(body: bytes) -> list[Alert]:
         payload = msgspec.json.decode(body, type=Payload)
         for alert in payload.alerts:
             alert.began  # noqa: B018 - refuses a bad time before anything is applied
-    except RecursionError:
-        raise WebhookError(400, "not an Alertmanager payload: nested too deeply") from None
-    except (msgspec.MsgspecError, UnicodeDecodeError, ValueError) as error:
-        raise WebhookError(400, f"not an Alertmanager payload: {error}") from error
+    except UNREADABLE as error:
+        raise WebhookError(400, f"not an Alertmanager payload: {unreadable(error)}") from error
     if payload.version != "4":
         raise WebhookError(400, f"version {payload.version!r}; version 4 of Alertmanager's webhook is understood")
     if len(payload.alerts) > MAX_ALERTS:

@@ -16,11 +16,12 @@ from aiokafka.record.default_records import _DefaultRecordBatchBuilderPy
 from rich.console import Console
 from rich.live import Live
 
+from schemas.alarm import JsonAlarm
 from schemas.dead_letter import DeadLetter
 from schemas.score import JsonScore, Score
 from tests.worker.test_cli import SCORE, create, scorelane
 from tests.worker.test_fetching import ODD
-from worker.cli.scores import ScoreCounts, ScoreReader, dead, to_json
+from worker.cli.scores import ScoreCounts, ScoreReader, alarm, dead, to_json
 from worker.cli.tail import line, live_view, say_no_score
 from worker.embedded import EmbeddedBroker
 from worker.replay.trace import read
@@ -53,8 +54,8 @@ def test_tail_reads_both_formats(tmp_path: Path, bootstrap: str) -> None:
         {name: getattr(score, name) for name in Score.__struct_fields__} for score in (SCORE, late)
     ]
     assert ran.stderr.splitlines() == [
-        "scorelane: mixed/0@1 is no score, and records like it are only counted; scores are in the topic that `scores`"
-        " names, by default mixed.scores",
+        "scorelane: mixed/0@1 is no score, and records like it are only counted; scores are in the topic that a topic's"
+        " `scores` names, by default <topic>.scores",
         "2 scores, 1 late, ort 50.0 %, light 50.0 %, 1 records that are no scores",
     ]
     ran = scorelane("tail", "mixed", "--bootstrap", bootstrap, "--from-beginning", "--max", 2)
@@ -262,3 +263,46 @@ def test_scores_are_counted_by_engine_and_reason() -> None:
         counts.add(score)
     assert str(counts) == "3 scores, 1 late, ort 66.7 %, light 33.3 %, 1 records that are no scores"
     assert counts.reasons == {"error": 1}
+
+
+SLOW = JsonAlarm("raised", "latency_p99", "tips", 12.34567, 10.0, 1_760_000_000_123, 1)
+OVER = JsonAlarm("cleared", "misses", "tips", 0.001, 0.01, 1_760_000_002_000, 2)
+LOST = JsonAlarm("raised", "device_lost", "tips", 1.0, 0.0, 1_760_000_003_000, 3)
+LINES = [
+    "2025-10-09T08:53:20.123Z  tips  raised  latency_p99: 12.35 ms, limit 10 ms",
+    "2025-10-09T08:53:22.000Z  tips  cleared  misses: 0.1 %, limit 1 %",
+    "2025-10-09T08:53:23.000Z  tips  raised  device_lost",
+]
+
+
+def test_tail_shows_alarms(bootstrap: str) -> None:
+    create(bootstrap, alarms=1)
+
+    async def publish() -> None:
+        from aiokafka import AIOKafkaProducer
+
+        producer = AIOKafkaProducer(bootstrap_servers=bootstrap)
+        await producer.start()
+        for told in (SLOW, OVER, LOST):
+            await producer.send_and_wait("alarms", msgspec.json.encode(told), key=b"tips")
+        await producer.stop()
+
+    asyncio.run(publish())
+    options = ["alarms", "--bootstrap", bootstrap, "--from-beginning", "--max", 3]
+    ran = scorelane("tail", *options)
+    assert (ran.stdout.splitlines(), ran.stderr) == ([*LINES, "0 scores, 0 late, 3 alarms"], "")
+    ran = scorelane("tail", *options, "--json")
+    assert [msgspec.json.decode(line, type=JsonAlarm) for line in ran.stdout.splitlines()] == [SLOW, OVER, LOST]
+
+
+def test_the_live_view_shows_alarms() -> None:
+    counts = ScoreCounts()
+    for told in (SLOW, OVER, LOST):
+        counts.add(alarm(msgspec.json.encode(told)))
+    assert [line.rstrip() for line in drawn(counts).splitlines()[1:]] == LINES
+
+
+@pytest.mark.parametrize("time_ms", [-1, 2**62])
+def test_an_alarm_of_no_time_is_none(time_ms: int) -> None:
+    assert alarm(msgspec.json.encode(msgspec.structs.replace(SLOW, time_ms=time_ms))) is None
+    assert alarm(None) is None and alarm(to_json(SCORE)) is None

@@ -7,10 +7,13 @@ from typing import NamedTuple
 import click
 
 from engines.package import Package
+from schemas.errors import remedy_of
 from schemas.samples import JSON_LINES, must_be_regular, rows
 from schemas.spec import ModelSpec
 from schemas.wire import Format
 from worker.config import TopicConfig
+
+_AS_IS = "or send the lines as they are with --as-is"
 
 
 class Chosen(NamedTuple):
@@ -63,9 +66,14 @@ def spec_of(model: str) -> ModelSpec:
     from schemas.spec import builtin
 
     path = Path(model)
-    if path.is_dir():
+    try:
+        is_dir, is_file = path.is_dir(), path.is_file()
+    except OSError as error:
+        mend = remedy_of(error, "check the path")
+        raise click.UsageError(f"--model {model}: cannot be read: {error.strerror}; {mend}") from error
+    if is_dir:
         return Package.open(path).spec
-    if path.is_file():
+    if is_file:
         return ModelSpec.load(path)
     try:
         return builtin(model)
@@ -80,7 +88,7 @@ def events(file: Path, chosen: Chosen) -> Callable[[], Iterator[bytes]]:
     """A function that reads the file from the beginning, as record values.
 
     Warns, in one line, of columns that the spec does not name, and of fields that the file has not. Raises
-    `UsageError`, and `ClickException` for rows that are no events of the spec.
+    `UsageError`, and `ClickException` for a file that cannot be read and rows that are no events of the spec.
     """
     if chosen.spec is None:
         if file.suffix not in JSON_LINES:
@@ -95,7 +103,7 @@ def events(file: Path, chosen: Chosen) -> Callable[[], Iterator[bytes]]:
     from schemas.encoder import Encoder
     from schemas.errors import InvalidEvent
 
-    warn_of_columns(chosen.spec, file)
+    warn_of_columns(chosen.spec, file, otherwise=_AS_IS)
     encoder = Encoder(chosen.spec, chosen.format)
 
     def encoded() -> Iterator[bytes]:
@@ -107,30 +115,39 @@ def events(file: Path, chosen: Chosen) -> Callable[[], Iterator[bytes]]:
                     problem = f"{file}: row {number}: {error}; correct the row or give the right --model"
                     raise click.ClickException(problem) from error
         except (ValueError, OSError) as error:
-            raise click.ClickException(str(error)) from error
+            raise _unreadable(file, error, _AS_IS) from error
 
     return encoded
 
 
-def warn_of_columns(spec: ModelSpec, file: Path, *others: str | None) -> None:
+def warn_of_columns(spec: ModelSpec, file: Path, *others: str | None, otherwise: str = "") -> None:
     """One line on stderr for what is odd about the file's columns; `others` are read beside the spec's fields.
 
-    Raises `ClickException` where the rows are no events of the spec.
+    Raises `ClickException` where the rows are no events of the spec, or a line cannot be read: `otherwise` is what
+    there is to do beside correcting a line of JSON.
     """
     from schemas.fit import fit
 
     try:
         found = fit(spec, file, others=[name for name in others if name is not None])
     except (ValueError, OSError) as error:
-        raise click.ClickException(str(error)) from error
+        raise _unreadable(file, error, otherwise) from error
     if found.problem:
         raise click.ClickException(f"{file}: {found.problem}")
     if found.warning:
         click.echo(f"scorelane: warning: {file}: {found.warning}", err=True)
 
 
+def _unreadable(file: Path, error: ValueError | OSError, otherwise: str) -> click.ClickException:
+    of_line = isinstance(error, ValueError) and file.suffix in JSON_LINES
+    return click.ClickException(f"{error}, {otherwise}" if of_line and otherwise else str(error))
+
+
 def _lines(file: Path) -> Iterator[bytes]:
-    with file.open("rb") as lines:
-        for line in lines:
-            if value := line.strip():
-                yield value
+    try:
+        with file.open("rb") as lines:
+            for line in lines:
+                if value := line.strip():
+                    yield value
+    except OSError as error:
+        raise click.ClickException(str(error)) from error

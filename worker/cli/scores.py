@@ -1,4 +1,4 @@
-"""Reading score topics: whatever format a record has, and what a live view counts of them."""
+"""Reading what the worker writes, scores in whatever format, dead letters and alarms; what a live view counts of it."""
 
 from collections import Counter, deque
 from collections.abc import Iterable
@@ -6,8 +6,11 @@ from dataclasses import dataclass, field
 
 import msgspec
 
+from schemas.alarm import Alarm, JsonAlarm
 from schemas.dead_letter import Header
+from schemas.errors import UNREADABLE
 from schemas.score import JsonScore, Score
+from worker.replay.trace import LAST_MS
 
 
 class ScoreReader:
@@ -23,7 +26,7 @@ class ScoreReader:
             return None
         try:
             return self._json.decode(value) if value[:1] == b"{" else self._msgpack.decode(value)
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        except UNREADABLE:
             return None
 
 
@@ -63,6 +66,15 @@ def dead(key: bytes | None, headers: Iterable[Header]) -> ReadDeadLetter | None:
     )
 
 
+def alarm(value: bytes | None) -> Alarm | None:
+    """The alarm that a record's value is, or None."""
+    try:
+        found = msgspec.json.decode(value or b"", type=JsonAlarm)
+    except UNREADABLE:
+        return None
+    return found if 0 <= found.time_ms <= LAST_MS else None
+
+
 def _number(raw: bytes | None) -> int | None:
     """Somebody else's header may hold anything."""
     return int(raw) if raw is not None and len(raw) < 20 and raw.isdigit() else None
@@ -79,18 +91,29 @@ def to_json(score: Score) -> bytes:
 
 @dataclass(slots=True)
 class ScoreCounts:
-    """Counts of scores and dead letters; `last` and `last_dead` keep the newest few."""
+    """Counts of scores, dead letters and alarms; `last`, `last_dead` and `last_alarms` keep the newest few."""
 
     scores: int = 0
     late: int = 0
     unreadable: int = 0
     dead: int = 0
+    alarms: int = 0
     engines: Counter[str] = field(default_factory=Counter)
     reasons: Counter[str] = field(default_factory=Counter)
     last_dead: deque[ReadDeadLetter] = field(default_factory=lambda: deque(maxlen=10))
+    last_alarms: deque[Alarm] = field(default_factory=lambda: deque(maxlen=10))
     last: deque[Score] = field(default_factory=lambda: deque(maxlen=10))
 
-    def add(self, score: Score | ReadDeadLetter | None) -> None:
+    @property
+    def shown(self) -> int:
+        """All but what is unreadable."""
+        return self.scores + self.dead + self.alarms
+
+    def add(self, score: Score | ReadDeadLetter | Alarm | None) -> None:
+        if isinstance(score, Alarm):
+            self.alarms += 1
+            self.last_alarms.append(score)
+            return
         if isinstance(score, ReadDeadLetter):
             self.dead += 1
             self.last_dead.append(score)
@@ -113,4 +136,5 @@ class ScoreCounts:
         text = f"{self.scores} scores, {self.late} late"
         text += f", {self.engine_mix()}" if self.scores else ""
         text += f", {self.dead} dead letter{'s' if self.dead != 1 else ''}" if self.dead else ""
+        text += f", {self.alarms} alarm{'s' if self.alarms != 1 else ''}" if self.alarms else ""
         return text + (f", {self.unreadable} records that are no scores" if self.unreadable else "")

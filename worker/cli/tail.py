@@ -3,6 +3,7 @@
 import asyncio
 import sys
 import time
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +14,11 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
+from schemas.alarm import Alarm
+from worker.alarms import summary
 from worker.cli.client import client_args, connection_options, partitions_of, quiet, started
 from worker.cli.loop import run_until_signal
-from worker.cli.scores import ReadDeadLetter, ScoreCounts, ScoreReader, dead, to_json
+from worker.cli.scores import ReadDeadLetter, ScoreCounts, ScoreReader, alarm, dead, to_json
 from worker.printable import printable
 
 REFRESH_S = 0.25
@@ -26,7 +29,7 @@ REFRESH_S = 0.25
 @connection_options
 @click.option("--json", "as_json", is_flag=True, help="One JSON object a line instead of the live table.")
 @click.option("--from-beginning", is_flag=True, help="Begin with the oldest scores, not with the next ones.")
-@click.option("--max", "most", type=click.IntRange(1), help="Stop after so many scores or dead letters.")
+@click.option("--max", "most", type=click.IntRange(1), help="Stop after so many scores, dead letters or alarms.")
 def tail(
     topic: str,
     config_path: Path | None,
@@ -37,9 +40,10 @@ def tail(
 ) -> int:
     """Watch the scores of TOPIC (in msgpack or JSON): rate, engines, late ones and the last scores.
 
-    Of dead letters it shows the record's place (topic/partition@offset), key, reason and detail. Reads all partitions
-    outside any group, so that it disturbs nobody. Without a terminal, one line for each score. Ctrl-C ends it with the
-    totals. Records that are no scores are only counted; the first one is said on stderr.
+    Of dead letters it shows the record's place (topic/partition@offset), key, reason and detail, of alarms time, topic,
+    state and what is exceeded. Reads all partitions outside any group, so that it disturbs nobody. Without a terminal,
+    one line for each score. Ctrl-C ends it with the totals. Records that are none of these are only counted; the first
+    one is said on stderr.
     """
     args = client_args(config_path, bootstrap)
     quiet()
@@ -79,10 +83,13 @@ async def _follow(
             consumer.assign([TopicPartition(topic, partition) for partition in range(count)])
             shown = begin
             while not stop.is_set():
-                left = None if most is None else most - counts.scores - counts.dead
+                left = None if most is None else most - counts.shown
                 polled = await consumer.getmany(timeout_ms=200, max_records=left)
                 every = [(tp, record) for tp, records in polled.items() for record in records]
-                scores = [dead(record.key, record.headers) or reader.read(record.value) for _, record in every]
+                scores = [
+                    dead(record.key, record.headers) or reader.read(record.value) or alarm(record.value)
+                    for _, record in every
+                ]
                 if None in scores and not counts.unreadable:
                     tp, record = every[scores.index(None)]
                     say_no_score(tp.topic, tp.partition, record.offset, view)
@@ -93,14 +100,14 @@ async def _follow(
                 elif (now := time.monotonic()) - shown >= REFRESH_S:
                     shown = now
                     view.update(live_view(topic, counts, now - begin), refresh=True)
-                if most is not None and counts.scores + counts.dead >= most:
+                if most is not None and counts.shown >= most:
                     break
 
 
 def say_no_score(topic: str, partition: int, offset: int, view: "Live | _Plain") -> None:
     """Once, since who looks at a topic of events would else wait for nothing."""
     text = f"scorelane: {topic}/{partition}@{offset} is no score, and records like it are only"
-    text += f" counted; scores are in the topic that `scores` names, by default {topic}.scores"
+    text += " counted; scores are in the topic that a topic's `scores` names, by default <topic>.scores"
     if isinstance(view, _Plain):
         click.echo(text, err=True)
     else:
@@ -121,8 +128,8 @@ class _Plain:
 
     def show(self, scores: list[Any]) -> None:
         for score in scores:
-            if isinstance(score, ReadDeadLetter):
-                text = msgspec.json.encode(score).decode() if self._as_json else dead_line(score)
+            if isinstance(score, ReadDeadLetter | Alarm):
+                text = msgspec.json.encode(score).decode() if self._as_json else other_line(score)
             else:
                 text = to_json(score).decode() if self._as_json else line(score)
             sys.stdout.write(text + "\n")
@@ -142,9 +149,13 @@ def line(score: Any) -> str:
     return printable(f"{score.key}  {decimals(score)}  {score.model} {score.version}  {engine}  {late}")
 
 
-def dead_line(letter: ReadDeadLetter) -> str:
-    """One dead letter in one line."""
-    return printable(f"{letter.place}  {'-' if letter.key is None else letter.key}  {letter.reason}  {letter.detail}")
+def other_line(other: ReadDeadLetter | Alarm) -> str:
+    """One dead letter or alarm in one line."""
+    if isinstance(other, Alarm):
+        at = datetime.fromtimestamp(other.time_ms / 1000, UTC)
+        when = at.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+        return printable(f"{when}  {other.topic}  {other.state}  {summary(other)}")
+    return printable(f"{other.place}  {'-' if other.key is None else other.key}  {other.reason}  {other.detail}")
 
 
 def table(scores: list[Any]) -> Table:
@@ -172,8 +183,9 @@ def _cell(text: str, style: str = "") -> Text:
 
 
 def live_view(topic: str, counts: ScoreCounts, seconds: float) -> RenderableType:
-    """Totals, the last scores, and the last dead letters."""
+    """Totals, the last scores, and the last dead letters and alarms."""
     head = f"{topic}: {counts}, {counts.scores / seconds:.0f}/s over {seconds:.0f} s (Ctrl-C ends)"
-    letters = [Text(dead_line(letter), no_wrap=True, overflow="ellipsis") for letter in counts.last_dead]
-    scores = [table(list(counts.last))] if counts.scores or not letters else []
-    return Group(Text(printable(head), style="bold"), *scores, *letters)
+    others: list[ReadDeadLetter | Alarm] = [*counts.last_dead, *counts.last_alarms]
+    lines = [Text(other_line(other), no_wrap=True, overflow="ellipsis") for other in others]
+    scores = [table(list(counts.last))] if counts.scores or not lines else []
+    return Group(Text(printable(head), style="bold"), *scores, *lines)

@@ -6,6 +6,7 @@ from typing import Any
 import msgspec
 
 from schemas.dead_letter import Header
+from schemas.errors import UNREADABLE
 from schemas.spec import ModelSpec
 from schemas.wire import Format, wire
 from worker.deadline import DEADLINE_HEADER, header_deadline_ms
@@ -33,12 +34,12 @@ class Retimer:
         try:
             body = self._decode(value)
             deadline = body[self._place]
-        except (msgspec.DecodeError, LookupError, TypeError, UnicodeDecodeError, RecursionError):
+            if not isinstance(deadline, int | float) or isinstance(deadline, bool):
+                return value
+            body[self._place] = deadline + shift_ms
+            return self._encode(body)
+        except (*UNREADABLE, LookupError, TypeError, OverflowError):  # the last: an integer that no format holds
             return value
-        if not isinstance(deadline, int | float):
-            return value
-        body[self._place] = deadline + shift_ms
-        return self._encode(body)
 
     def headers(self, headers: Sequence[Header], shift_ms: float) -> Sequence[Header]:
         deadline = header_deadline_ms(headers)

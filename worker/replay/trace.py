@@ -8,6 +8,7 @@ from typing import Annotated, Final, Self
 import msgspec
 
 from schemas.dead_letter import Header
+from schemas.errors import UNREADABLE, unreadable
 
 FORMAT: Final = 1
 MAX_PARTITIONS: Final = 10_000
@@ -130,6 +131,6 @@ def _check_pauses(path: Path, records: Sequence[TraceRecord]) -> None:
 def _line[T](path: Path, number: int, line: bytes, decoder: msgspec.json.Decoder[T]) -> T:
     try:
         return decoder.decode(line)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+    except UNREADABLE as error:
         remedy = "make one with `scorelane record TOPIC --out FILE`"
-        raise TraceError(f"{path}: line {number}: not a trace: {error}; {remedy}") from error
+        raise TraceError(f"{path}: line {number}: not a trace: {unreadable(error)}; {remedy}") from error

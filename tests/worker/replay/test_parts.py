@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from schemas.decoder import Decoder
 from schemas.encoder import Encoder
-from schemas.spec import builtin
+from schemas.spec import ModelSpec, builtin
 from tests.worker.replay.scenes import MIX
 from worker.replay.device import Pace
 from worker.replay.faults import DeviceFaults, Fault
@@ -166,3 +166,10 @@ def test_an_absolute_deadline_moves_with_its_event(format: str) -> None:
     headers = (("class", b"L1"), ("deadline_ms", b"1000"))
     assert retimer.headers(headers, 250.0) == (("class", b"L1"), ("deadline_ms", b"1250.0"))
     assert retimer.headers((("deadline_ms", b"soon"),), 250.0) == (("deadline_ms", b"soon"),)
+
+
+@pytest.mark.parametrize("deadline", [True, [1], 2**64 - 1, "soon"])
+def test_a_deadline_that_cannot_be_moved_is_left_as_it_is(deadline: object) -> None:
+    spec = ModelSpec.parse(b'event = "custom"\ndeadline = "until"\nfeatures = [{ name = "price" }]', "spec")
+    event = msgspec.msgpack.encode({"until": deadline})
+    assert Retimer(spec, "msgpack").value(event, 250) == event
