@@ -70,7 +70,8 @@ def expose_mig(selector: Selector, *, started: bool) -> None:
 def mps_runs() -> bool:
     """Whether the vendor's multi-process service is there, in which processes of one GPU run side by side: its control
     daemon has a pipe in this directory."""
-    return Path(os.environ.get("CUDA_MPS_PIPE_DIRECTORY", "/tmp/nvidia-mps"), "control").exists()
+    # A directory of another user's, which cannot be looked into, is as good as none.
+    return os.path.exists(Path(os.environ.get("CUDA_MPS_PIPE_DIRECTORY", "/tmp/nvidia-mps"), "control"))
 
 
 def parse_list(text: str) -> set[int]:

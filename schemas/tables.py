@@ -18,7 +18,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from schemas.errors import InvalidSpec, brief
+from schemas.errors import InvalidSpec, brief, remedy_of
 from schemas.spec import ModelSpec
 
 log = logging.getLogger("scorelane.tables")
@@ -76,10 +76,15 @@ def open_tables(
     tables: dict[str, Table] = {}
     for feature in spec.features:
         if feature.table and feature.table not in tables:
-            path = next((path for path in (d / feature.table for d in directories) if path.is_file()), None)
+            key = f"features.{feature.name}.table"
+            try:
+                path = next((path for path in (d / feature.table for d in directories) if path.is_file()), None)
+            except OSError as error:
+                problem = f"cannot be read ({error.strerror})"
+                raise InvalidSpec(error.filename, key, problem, remedy_of(error, "check the path")) from error
             if path is None:
                 places = " nor in ".join(map(str, directories))
-                raise InvalidSpec(feature.table, f"features.{feature.name}.table", f"not in {places}", "put it there")
+                raise InvalidSpec(feature.table, key, f"not in {places}", "put it there")
             tables[feature.table] = Table(path, feature.size, now)
     return tables
 
@@ -111,8 +116,9 @@ def _mapped(path: Path, width: int) -> NDArray[np.float32]:
             raise ValueError("no regular file")
         rows = np.lib.format.open_memmap(path, mode="r")
     except Exception as error:  # the header is a Python literal: a damaged one can raise anything
-        problem = f"cannot be read ({brief(error)})"
-        raise InvalidSpec(str(path), "table", problem, "write it with write_table") from error
+        problem, otherwise = f"cannot be read ({brief(error)})", "write it with write_table"
+        mend = remedy_of(error, otherwise) if isinstance(error, OSError) else otherwise
+        raise InvalidSpec(str(path), "table", problem, mend) from error
     if rows.dtype != np.dtype("<f4") or rows.ndim != 2 or not rows.flags.c_contiguous or not len(rows):
         problem = f"holds {rows.dtype}{list(rows.shape)}"
         raise InvalidSpec(str(path), "table", problem, f"write a float32 matrix in C order, [rows, {width}]")

@@ -16,7 +16,7 @@ from engines.errors import LoadError
 from engines.train.streams import Labelled, ads, tips
 from schemas.decoder import Decoder
 from schemas.encoder import Encoder
-from schemas.errors import InvalidEvent
+from schemas.errors import InvalidEvent, remedy_of
 from schemas.fit import fit
 from schemas.rows import Tensors
 from schemas.samples import SAMPLES, rows
@@ -100,8 +100,8 @@ def _file_rows(sample: str, path: Path) -> Iterator[Labelled]:
                 raise LoadError(f"{path}: row {number}: {column}: {label!r} is not 0 or 1; correct the row")
             yield row, int(label)
     except OSError as error:
-        remedy = f"give the file of the sample {sample!r} with --data FILE"
-        raise LoadError(f"{path}: cannot be read: {error.strerror}; {remedy}") from error
+        otherwise = f"give the file of the sample {sample!r} with --data FILE"
+        raise LoadError(f"{path}: cannot be read: {error.strerror}; {remedy_of(error, otherwise)}") from error
     except ValueError as error:
         raise LoadError(str(error)) from error
 

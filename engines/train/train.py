@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 import engines
 from engines.base import run
 from engines.errors import LoadError
-from engines.package import Metric, Package, write_package
+from engines.package import Metric, Package, check_target, write_package
 from engines.train.datasets import PAIRS, STREAMS, Dataset, load, split
 from engines.train.export import to_light, to_onnx
 from engines.train.fit import fit, predict
@@ -62,6 +62,8 @@ def train_model(
         raise LoadError(f"model kind {kind!r} is unknown; choose one of {', '.join(get_args(Kind))}")
     if kind == "din" and sample not in PAIRS:
         raise LoadError(f"sample {sample!r} has no sequence to attend to; choose lr or mlp, or one of {[*PAIRS]}")
+    name, version = name or sample, version or time.strftime("%Y%m%d.%H%M%S", time.gmtime())
+    check_target(out, name, version)
     training, held_out = split(load(sample, rows_wanted=rows, seed=seed, data=data), seed)
     passes = epochs or (20 if len(training) < _FEW_ROWS else 5)
     parts = _fit(sample, kind, training, held_out, passes, seed)
@@ -82,8 +84,8 @@ def train_model(
     metrics["base_log_loss"] = round(log_loss(held_out.labels, np.full(len(held_out), training.labels.mean())), 6)
     return write_package(
         out,
-        name=name or sample,
-        version=version or time.strftime("%Y%m%d.%H%M%S", time.gmtime()),
+        name=name,
+        version=version,
         kind=kind,
         files=files,
         metrics=metrics,

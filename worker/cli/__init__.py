@@ -111,6 +111,8 @@ def _expected(error: Exception) -> int:
         return _say(str(error), 2)
     if isinstance(error, WorkerError):
         return _say(str(error), 1)
+    if isinstance(error, PermissionError) and error.filename is not None:
+        return _say(f"{error.filename}: {error.strerror}; check its permissions and those of the directories above", 2)
     if isinstance(error, KafkaError):
         return _say(f"Kafka: {error or type(error).__name__}; check the brokers and the [kafka] settings", 1)
     raise error

@@ -42,9 +42,12 @@ class Subject:
                 " with a GPU"
             ) from error
         from engines.package import Package
+        from engines.writable import check_writable
         from worker.cli.rows import warn_of_columns
         from worker.replay import trace
 
+        if self.json_path is not None:
+            check_writable(self.json_path.parent)
         package = Package.open(self.model)
         tables = package.open_tables()
         if trace.is_trace(self.rows):
@@ -69,7 +72,10 @@ class Subject:
     def write(self, document: dict[str, Any]) -> None:
         """The report, where it was asked for."""
         if self.json_path is not None:
-            self.json_path.write_text(json.dumps(document, indent=1) + "\n")
+            try:
+                self.json_path.write_text(json.dumps(document, indent=1) + "\n")
+            except OSError as error:
+                raise click.ClickException(f"{self.json_path}: cannot be written: {error.strerror}") from error
 
 
 @click.group()
@@ -98,7 +104,12 @@ def _on_subject[**P](command: Callable[Concatenate[Subject, P], int]) -> Callabl
             type=click.Path(path_type=Path),
             help="Package in service.  [default: the newest other version of MODEL with a plan in service]",
         ),
-        click.option("--json", "json_path", type=click.Path(path_type=Path, dir_okay=False), help="Write the report."),
+        click.option(
+            "--json",
+            "json_path",
+            type=click.Path(path_type=Path, dir_okay=False, writable=True),
+            help="Write the report.",
+        ),
     )
 
     @wraps(command)
@@ -159,6 +170,9 @@ def build(
     package, recorded = subject.open()
     from engines.build import pipeline, table
     from engines.build.builder import BATCHES, Options
+    from engines.writable import check_writable
+
+    check_writable(package.path / "plans")
 
     options = Options(
         precision=precision,
