@@ -10,10 +10,13 @@ from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 import msgspec
 
+from schemas.errors import remedy_of
 from worker.config import SECRETS, Config, ConfigError, Problem
 from worker.config_rules import rules
 
 PREFIX = "SCORELANE_"
+ELSEWHERE = (f"{PREFIX}CONFIG",)
+"""Variables that the command line reads itself."""
 PATHS = (
     "model",
     "ssl_cafile",
@@ -26,7 +29,7 @@ PATHS = (
 # Kubernetes describes each Service to every pod: a Service named scorelane-admin sets SCORELANE_ADMIN_PORT=tcp://...
 _SERVICE_LINK = re.compile(r"_SERVICE_(HOST|PORT(_.+)?)$|_PORT_\d+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?$")
 _AT = re.compile(r" - at `\$\[(\d+)\]`$")
-_SERVICE_URL = re.compile(r"^(tcp|udp|sctp)://")
+_SERVICE_PORT = re.compile(r"_PORT=(tcp|udp|sctp)://")
 
 type Table = dict[str, Any]
 
@@ -36,7 +39,8 @@ def load[C: Config](cls: type[C], path: Path, environ: Mapping[str, str]) -> C:
     try:
         raw = path.read_bytes()
     except OSError as error:
-        raise ConfigError([Problem(str(path), "", "", error.strerror or str(error), "give --config FILE")]) from error
+        problem = Problem(str(path), "", "", error.strerror or str(error), remedy_of(error, "give --config FILE"))
+        raise ConfigError([problem]) from error
     try:
         table = tomllib.loads(raw.decode("utf-8-sig"))  # some editors begin with a byte order mark
     except UnicodeDecodeError as error:
@@ -72,28 +76,41 @@ class _Reader:
         """Write the environment's values over the file's. Lists of tables cannot be overridden."""
         hints = get_type_hints(cls)
         sections = {name: kind for name, kind in hints.items() if isinstance(kind, type) and _is_struct(kind)}
+        names = {
+            f"{section}_{field.name}": (section, field.name)
+            for section, kind in sections.items()
+            for field in msgspec.structs.fields(kind)
+        }
         for variable in sorted(environ):
-            section, _, key = variable.removeprefix(PREFIX).lower().partition("_")
-            value = environ[variable]
-            if not variable.startswith(PREFIX) or section not in hints or not key:
+            if not variable.startswith(PREFIX) or variable in ELSEWHERE:
                 continue
-            if _SERVICE_LINK.search(variable) or (key == "port" and _SERVICE_URL.match(value)):
+            if _SERVICE_LINK.search(variable) or _SERVICE_PORT.search(f"{variable}={environ[variable]}"):
                 continue
-            if section not in sections:
-                remedy = f"set it in {self.path}, or unset the variable"
-                self.problems.append(
-                    Problem("environment", variable, "", f"[[{section}]] is not set from here", remedy)
-                )
+            name = variable.removeprefix(PREFIX).lower()
+            if name not in names:
+                self.problems.append(Problem("environment", variable, "", *self._unknown(name, hints, names)))
                 continue
-            fields = [field.name for field in msgspec.structs.fields(sections[section])]
-            if key not in fields:
-                names = [f"{PREFIX}{section}_{field}".upper() for field in fields]
-                self.problems.append(Problem("environment", variable, "", "unknown key", _meant(variable, names)))
-                continue
+            section, key = names[name]
             target = table.setdefault(section, {})
             if isinstance(target, dict):
-                target[key] = value
+                target[key] = environ[variable]
                 self._from_environment[f"{section}.{key}"] = variable
+
+    def _unknown(self, name: str, hints: Mapping[str, Any], names: Mapping[str, tuple[str, str]]) -> tuple[str, str]:
+        """Problem and remedy of a variable that names no key. Compared without what it has in common with the names."""
+        section, _, key = name.partition("_")
+        own = [key for of, key in names.values() if of == section]
+        if section in hints and not own:
+            return f"[[{section}]] is not set from here", f"set it in {self.path}, or unset the variable"
+        if own:
+            near, common, known = _nearest(key, own), f"{PREFIX}{section}_", own
+        else:
+            elsewhere = [variable.removeprefix(PREFIX).lower() for variable in ELSEWHERE]
+            near, common = _nearest(name, [*names, *elsewhere]), PREFIX
+            known = [f"{section}_<key>" for section in {of for of, _ in names.values()}]
+        if near:
+            return "unknown key", f"did you mean {common.upper()}{near.upper()}?"
+        return "unknown key", f"unset it; known are {', '.join(f'{common}{one}'.upper() for one in sorted(known))}"
 
     def struct[S: msgspec.Struct](self, cls: type[S], table: object, prefix: str) -> S | None:
         """The struct, or None when a part of it is wrong; the reasons are in `problems`."""
@@ -104,7 +121,9 @@ class _Reader:
         hints = get_type_hints(cls, include_extras=True)
         for key in table:
             if key not in hints:
-                self._report(_join(prefix, key), None, "unknown key", _meant(key, list(hints)))
+                close = _nearest(key, list(hints))
+                remedy = f"did you mean {close}?" if close else f"remove it; known are {', '.join(sorted(hints))}"
+                self._report(_join(prefix, key), None, "unknown key", remedy)
         values: Table = {}
         for field in msgspec.structs.fields(cls):
             key = _join(prefix, field.name)
@@ -135,7 +154,9 @@ class _Reader:
                 problem, remedy = "not a list", f"write a list, {_listed(element, value)}"
             self._report(key, value, problem, remedy)
             return None
-        if field.name in PATHS and converted:
+        if field.name in PATHS and "\0" in str(converted):
+            self._report(key, value, "no path has a NUL in it", "correct it")
+        elif field.name in PATHS and converted:
             return str(self.path.parent.absolute() / str(converted))
         return converted
 
@@ -169,9 +190,9 @@ def _name(item: object, index: int) -> str:
     return name if isinstance(name, str) and name else str(index)
 
 
-def _meant(key: str, known: list[str]) -> str:
-    close = difflib.get_close_matches(key, known, n=1)
-    return f"did you mean {close[0]}?" if close else f"remove it; known are {', '.join(sorted(known))}"
+def _nearest(name: str, known: list[str]) -> str:
+    """What was meant, probably; empty where nothing is near."""
+    return next(iter(difflib.get_close_matches(name, known, n=1, cutoff=0.7)), "")
 
 
 def _choices(kind: Any) -> Iterator[str]:
@@ -185,9 +206,15 @@ def _choices(kind: Any) -> Iterator[str]:
 
 
 def _remedy(kind: Any, field: msgspec.structs.FieldInfo) -> str:
-    choices = ", ".join(dict.fromkeys(_choices(kind)))
-    use = f"use one of {choices}" if choices else "correct it"
+    choices = list(dict.fromkeys(_choices(kind)))
+    allowed = ["a number"] if _has_numbers(kind) and choices else []
+    allowed += [f"one of {', '.join(choices)}" if len(choices) > 1 else repr(choices[0])] if choices else []
+    use = f"use {' or '.join(allowed)}" if allowed else "correct it"
     return use if field.required or field.default in ("", ()) else f"{use}, or remove it (default {field.default!r})"
+
+
+def _has_numbers(kind: Any) -> bool:
+    return kind in (int, float) or any(map(_has_numbers, get_args(kind)))
 
 
 def _form(kind: Any) -> str:
