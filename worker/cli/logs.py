@@ -78,11 +78,12 @@ class NeverBlocking(logging.StreamHandler[TextIO]):
             self.handleError(record)
 
 
-def log_to_stderr(level: str) -> None:
-    """One line an entry: time (UTC), level, process, logger, message."""
+def log_to_stderr(level: str, member: int | None = None) -> None:
+    """One line an entry: time (UTC), level, process, its number under `--processes`, logger, message."""
     handler = NeverBlocking(sys.stderr)
+    process = "pid=%(process)d" if member is None else f"pid=%(process)d member={member}"
     formatter = logging.Formatter(
-        "%(asctime)s.%(msecs)03dZ %(levelname)s pid=%(process)d %(name)s: %(message)s", "%Y-%m-%dT%H:%M:%S"
+        f"%(asctime)s.%(msecs)03dZ %(levelname)s {process} %(name)s: %(message)s", "%Y-%m-%dT%H:%M:%S"
     )
     formatter.converter = time.gmtime
     handler.setFormatter(formatter)

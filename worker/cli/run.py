@@ -16,6 +16,7 @@ from worker.config import Config
 log = logging.getLogger("scorelane.run")
 
 SIDE_BY_SIDE = "start the vendor's multi-process service (nvidia-cuda-mps-control -d) to have them run side by side"
+LAST_PORT = 65_535
 GRACE_S = 30.0
 """What a member has beyond its own drain time before it is killed."""
 
@@ -29,7 +30,7 @@ GRACE_S = 30.0
     show_default=True,
     help="Members of the group to run here, each a process (one core each); dead ones are started again.",
 )
-@click.option("--member", type=click.IntRange(0), default=0, hidden=True)
+@click.option("--member", type=click.IntRange(0), hidden=True)
 @click.option(
     "--log-level",
     type=click.Choice(["debug", "info", "warning", "error"]),
@@ -37,7 +38,7 @@ GRACE_S = 30.0
     show_default=True,
     help="Lowest level on stderr. At info there is a line for each change of state, none for an event.",
 )
-def run(config_path: Path | None, processes: int, member: int, log_level: str) -> int:
+def run(config_path: Path | None, processes: int, member: int | None, log_level: str) -> int:
     """Run the worker: events from Kafka in, scores out, until SIGTERM or Ctrl-C.
 
     The first signal drains: no more events are taken, everything taken is scored, published and committed, within
@@ -47,7 +48,9 @@ def run(config_path: Path | None, processes: int, member: int, log_level: str) -
     were left to the next owner, 2 when the configuration or a model is wrong.
     """
     config = load(config_path)
-    log_to_stderr(log_level)
+    log_to_stderr(log_level, member)
+    if config.admin.port + processes - 1 > LAST_PORT:
+        raise click.UsageError(f"--processes {processes}: admin.port {config.admin.port} leaves no ports for so many")
     if processes > 1:
         from worker.supervisor import Supervisor
 
@@ -59,7 +62,7 @@ def run(config_path: Path | None, processes: int, member: int, log_level: str) -
         )
     from worker.service import serve
 
-    run_loop(serve(config, member=member))
+    run_loop(serve(config, member=member or 0))
     return 0
 
 
@@ -78,6 +81,7 @@ def takes_turns(config: Config) -> bool:
 
 
 def member_command(config_path: Path | None, member: int, log_level: str) -> Sequence[str]:
-    """How the supervisor runs one member: by this interpreter, whatever is first on PATH."""
+    """How the supervisor runs one member: by this interpreter, whatever is first on PATH, and by the installed code,
+    whatever modules lie in the working directory (-P)."""
     options = ["--config", str(config_path), "--member", str(member), "--log-level", log_level]
-    return [sys.executable, "-m", "worker.cli", "run", *options]
+    return [sys.executable, "-P", "-m", "worker.cli", "run", *options]

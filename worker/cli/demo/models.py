@@ -28,7 +28,7 @@ def model(sample: str, say: Callable[[str], None]) -> Package:
         say(f"training the {sample} model (once, kept in {directory})")
     # A process of its own: the trainer's libraries take memory and threads that the demo does not want.
     arguments = ["--kind", KIND, "--out", str(directory.parents[1]), "--version", directory.name]
-    command = [sys.executable, "-m", "worker.cli", "model", "train", sample, *arguments]
+    command = [sys.executable, "-P", "-m", "worker.cli", "model", "train", sample, *arguments]
     trained = subprocess.run(command, capture_output=True, text=True, check=False)
     try:
         return Package.open(directory)

@@ -34,7 +34,7 @@ class WorkerProcess:
         self._tether = Tether()
         with self._log.open("wb") as log:
             self.process = subprocess.Popen(
-                self._tether.command([sys.executable, "-m", "worker.cli", "run", "--config", str(self.config)]),
+                self._tether.command([sys.executable, "-P", "-m", "worker.cli", "run", "--config", str(self.config)]),
                 stdin=self._tether.stdin,
                 stdout=log,
                 stderr=log,
