@@ -5,6 +5,7 @@ Whoever reaches the port must not be able to take the process's descriptors: a c
 """
 
 import asyncio
+import errno
 from collections.abc import Callable, Mapping
 from typing import Final, cast
 
@@ -81,7 +82,7 @@ class Admin:
         self._listener: asyncio.Server | None = None
 
     async def start(self) -> int:
-        """Listen; returns the port. Raises `WorkerError` when it is taken."""
+        """Listen; returns the port. Raises `WorkerError` when it is taken, or the host is none of this machine's."""
         await self._runner.setup()
         server = self._runner.server
         assert server is not None
@@ -90,10 +91,11 @@ class Admin:
             self._listener = await asyncio.get_running_loop().create_server(
                 lambda: Connection(server, connections), self._host, self._port, reuse_address=True
             )
-        except OSError as error:
-            raise WorkerError(
-                f"admin: {self._host}:{self._port}: {error.strerror}; choose another admin.port"
-            ) from error
+        except (OSError, ValueError) as error:  # the latter: no host can have such a name
+            of_port = getattr(error, "errno", None) in (errno.EADDRINUSE, errno.EACCES)
+            remedy = "choose another admin.port" if of_port else "give an address of this machine as admin.host"
+            problem = getattr(error, "strerror", None) or error
+            raise WorkerError(f"admin: {self._host}:{self._port}: {problem}; {remedy}") from error
         return int(self._listener.sockets[0].getsockname()[1])
 
     async def stop(self) -> None:

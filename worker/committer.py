@@ -97,7 +97,9 @@ class Committer:
             return False
         except (KafkaError, TimeoutError) as error:
             self._metrics.commits.labels("failed").inc()
-            log.warning("commit of %d partitions failed and is tried again: %r", len(moved), error)
+            silent = isinstance(error, TimeoutError) and not isinstance(error, KafkaError)
+            why = f"the group coordinator did not answer in {COMMIT_TIMEOUT_S:g} s" if silent else repr(error)
+            log.warning("commit of %d partitions failed and is tried again: %s", len(moved), why)
             return False
         self._committed.update(moved)
         self._metrics.commits.labels("ok").inc()

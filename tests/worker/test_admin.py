@@ -261,3 +261,11 @@ async def test_a_port_that_is_taken_is_named() -> None:
         with pytest.raises(WorkerError, match=rf"admin: 127\.0\.0\.1:{port}: .*choose another admin\.port"):
             await admin.start()
         await admin.stop()
+
+
+@pytest.mark.parametrize("host", ["nohost.invalid", "x" * 70 + ".invalid", "192.0.2.1"])
+async def test_a_host_that_is_none_of_this_machine_is_named(host: str) -> None:
+    admin = Admin(host, 0, live=list, ready=list, receive=lambda *_: "", metrics=Metrics())
+    with pytest.raises(WorkerError, match=rf"admin: {host}:0: .*; give an address of this machine as admin\.host$"):
+        await admin.start()
+    await admin.stop()

@@ -62,6 +62,8 @@ def test_every_command_has_help(command: str) -> None:
     ran = scorelane(command, "--help")
     assert (ran.returncode, ran.stderr) == (0, "")
     assert ran.stdout.startswith("Usage: ")
+    # As many variables are named as options that read one.
+    assert ran.stdout.count("SCORELANE_CONFIG") == ran.stdout.count("--config FILE")
 
 
 def test_the_list_of_commands_loads_none_of_them() -> None:

@@ -75,13 +75,16 @@ def test_an_option_that_contradicts_the_topic_is_obeyed_and_told_in_one_line(tmp
     assert ran.stderr == LABEL, "a built-in spec that is the model's own contradicts nothing"
 
 
-def test_a_topic_that_is_not_configured_has_the_defaults(tmp_path: Path, bootstrap: str) -> None:
+def test_a_topic_that_is_not_configured_is_told_and_has_the_defaults(tmp_path: Path, bootstrap: str) -> None:
     create(bootstrap, elsewhere=1)
     tiny_package(tmp_path / "models", "criteo", name="criteo")
     config = write_config(tmp_path, bootstrap, name="other", model="models/criteo", format="json")
     call = ["produce", CRITEO, "--topic", "elsewhere", "--config", config, "--count", 1]
-    assert "a CSV file needs --model" in scorelane(*call).stderr
-    assert scorelane(*call, "--model", "criteo").stderr == LABEL
+    said = f"--topic elsewhere: not in {config}, which has other"
+    refused = scorelane(*call)
+    assert refused.returncode == 2
+    assert refused.stderr.endswith(f"Error: {said}; give one of them, or what to send with --model or --as-is\n")
+    assert scorelane(*call, "--model", "criteo").stderr == f"scorelane: warning: {said}\n{LABEL}"
     [value] = sent(bootstrap, "elsewhere", 1)
     assert "C1" in msgspec.msgpack.decode(value)
 
@@ -148,7 +151,10 @@ def test_produce_names_the_field_of_a_number_out_of_range(tmp_path: Path) -> Non
     file.write_text('{"I1": 1}\n' * 7 + '{"I1": 1, "I2": 1e999}\n')
     ran = scorelane("produce", file, "--topic", "t", "--bootstrap", NO_BROKER, "--model", "criteo")
     assert ran.returncode == 2
-    assert ran.stderr == f"scorelane: {file}: line 8: I2: number out of range; correct the value\n"
+    assert ran.stderr == (
+        f"scorelane: {file}: line 8: I2: number out of range; correct the value, "
+        "or send the lines as they are with --as-is\n"
+    )
 
 
 def test_training_refuses_rows_of_something_else(tmp_path: Path) -> None:

@@ -201,3 +201,15 @@ async def test_a_commit_that_waits_behind_the_closing_one_is_not_sent(at: Fixtur
     at.client.go.set()
     await closing
     assert (await first, await behind) == (True, False)
+
+
+async def test_a_commit_that_nobody_answers_is_told_in_words(
+    at: Fixture, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(module, "COMMIT_TIMEOUT_S", 0.01)
+    at.client.go.clear()
+    assert not await at.committer.commit()
+    [record] = caplog.records
+    assert record.getMessage() == (
+        "commit of 2 partitions failed and is tried again: the group coordinator did not answer in 0.01 s"
+    )

@@ -33,7 +33,7 @@ def connection_options[F: Callable[..., Any]](command: F) -> F:
         "config_path",
         type=click.Path(path_type=Path, dir_okay=False),
         envvar="SCORELANE_CONFIG",
-        help="Take brokers, TLS and SASL from the [kafka] section of this TOML file.",
+        help="Take brokers, TLS and SASL from the [kafka] section of this TOML file.  [environment: SCORELANE_CONFIG]",
     )
     return bootstrap(config(command))
 

@@ -70,7 +70,7 @@ def produce(
     """
     args = client_args(config_path, bootstrap)
     quiet()
-    configured = None if config_path is None else _configured(topic, config_path)
+    configured = None if config_path is None else _configured(topic, config_path, model or format_ or as_is)
     source = events(file, choose(model, format_, as_is, configured, config_path))
 
     def values() -> Iterator[bytes]:
@@ -104,8 +104,16 @@ class Totals:
         return f"{text}; first failure: {self.error}" if self.error else text
 
 
-def _configured(topic: str, config_path: Path) -> TopicConfig | None:
-    return next((one for one in Config.load(config_path, os.environ).topics if one.name == topic), None)
+def _configured(topic: str, config_path: Path, told: object) -> TopicConfig | None:
+    """None, and one line that says so, where the topic is not in the configuration, which then does not say what to
+    send: unless `told` the options do, or it is a `UsageError`."""
+    topics = {one.name: one for one in Config.load(config_path, os.environ).topics}
+    if topic not in topics:
+        text = f"--topic {topic}: not in {config_path}, which has {', '.join(topics)}"
+        if not told:
+            raise click.UsageError(f"{text}; give one of them, or what to send with --model or --as-is")
+        click.echo(f"scorelane: warning: {text}", err=True)
+    return topics.get(topic)
 
 
 async def _publish(
