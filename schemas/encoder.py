@@ -41,6 +41,8 @@ class Encoder:
             try:
                 values[field.name] = None if value is None or value == "" else self._value(field.name, value)
                 self._check(values[field.name])
+            except RecursionError as error:
+                raise invalid("wrong_type", field.name, f"{unreadable(error)}, cannot be encoded") from error
             except (TypeError, ValueError, OverflowError) as error:
                 raise invalid("wrong_type", field.name, f"{value!r} cannot be encoded ({error})") from error
         body: object = {name: value for name, value in values.items() if value is not None}

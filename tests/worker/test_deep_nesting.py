@@ -1,5 +1,6 @@
 """Bytes that are nested too deeply to be decoded: wherever they come from, they are refused as others are."""
 
+from contextlib import suppress
 from pathlib import Path
 
 import msgspec
@@ -61,6 +62,7 @@ def test_a_value_that_can_just_be_read_is_refused_by_its_field(tmp_path: Path) -
 
     file = tmp_path / "events.jsonl"
     encoder = Encoder(builtin("criteo"), "json")
+    other = Encoder(ModelSpec.parse(b'event = "custom"\nkey = "I1"\nfeatures = [{ name = "price" }]', "spec"), "json")
     read = 0
     for depth in range(100, 3000, 7):
         file.write_text(nested(depth))
@@ -71,6 +73,8 @@ def test_a_value_that_can_just_be_read_is_refused_by_its_field(tmp_path: Path) -
         read += 1
         with pytest.raises(InvalidEvent, match="wrong_type: I1: "):
             encoder.encode(row)
+        with suppress(InvalidEvent):
+            assert other.encode(row) == f'{{"I1":{"[" * depth}{"]" * depth}}}'.encode()
     assert read > 10
 
 

@@ -97,7 +97,7 @@ def events(file: Path, chosen: Chosen) -> Callable[[], Iterator[bytes]]:
             raise click.UsageError("lines as they are need --format json; or give --model to encode them")
         try:
             must_be_regular(file)
-        except ValueError as error:
+        except (ValueError, OSError) as error:
             raise click.ClickException(str(error)) from error
         return lambda: _lines(file)
     from schemas.encoder import Encoder
