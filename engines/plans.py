@@ -11,6 +11,7 @@ import os
 import tempfile
 import time
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, get_args
@@ -117,14 +118,18 @@ def write(root: Path, record: PlanRecord, plan: bytes | memoryview) -> PlanFile:
     """
     folder = root / "plans" if record.accepted else root / "plans" / CANDIDATES
     path = folder / (stem(record.tensorrt, record.device.compute_capability, record.precision) + ".plan")
-    try:
+    with _writing(path):
         folder.mkdir(parents=True, exist_ok=True)
         path.with_suffix(".json").unlink(missing_ok=True)
         _replace(path, plan)
         _replace(path.with_suffix(".json"), _dump(record))
-    except OSError as error:
-        raise LoadError(f"{path}: cannot be written: {error}; check the free space and permissions") from error
     return PlanFile(path, record)
+
+
+def write_timing_cache(path: Path, cache: bytes) -> None:
+    """Keep a timing cache for later builds, whole or not at all. Raises `LoadError` when the disk refuses."""
+    with _writing(path):
+        _replace(path, cache)
 
 
 def judge(plan: PlanFile, *, accepted: bool, report: dict[str, Any]) -> PlanFile:
@@ -233,6 +238,14 @@ def _list(names: Iterable[str]) -> str:
 
 def _dump(record: PlanRecord) -> bytes:
     return msgspec.json.format(msgspec.json.encode(record), indent=1)
+
+
+@contextmanager
+def _writing(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise LoadError(f"{path}: cannot be written: {error}; check the free space and permissions") from error
 
 
 def _replace(path: Path, data: bytes | memoryview) -> None:

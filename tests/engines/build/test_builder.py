@@ -1,6 +1,8 @@
 """What the builder makes of its options and of earlier builds, on a device that is not there."""
 
+import errno
 import json
+import os
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -26,6 +28,27 @@ def test_the_timing_cache_of_one_build_serves_the_next(package: Package, built: 
     plan, _ = accept(package, "fp16")
     assert built.caches == [b"", b"tactics\x01"]
     assert plan.record.timing_cache_sha256 == plans.sha256(b"tactics\x01")
+
+
+@pytest.mark.usefixtures("built")
+def test_a_timing_cache_that_cannot_be_written_is_told_and_the_old_one_stays(
+    package: Package, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    accept(package, "fp16")
+    (cache,) = (package.path / "plans").glob("*.timing")
+    before = cache.read_bytes()
+    write = os.replace
+
+    def full(source: str, target: Path) -> None:
+        if target == cache:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        write(source, target)
+
+    monkeypatch.setattr(os, "replace", full)
+    with pytest.raises(LoadError, match=r"timing: cannot be written: .*No space left.*; check the free space"):
+        accept(package, "fp16")
+    assert cache.read_bytes() == before
+    assert not list(cache.parent.glob(".*")), "nothing half-written stays"
 
 
 def test_ranges_are_measured_on_the_drawn_rows_alone_by_the_asked_method(
