@@ -143,11 +143,13 @@ def read(
 def recorded(
     spec: ModelSpec, values: Sequence[bytes], path: Path, *, tables: Mapping[str, Table] | None = None
 ) -> Rowset:
-    """Rows of a topic's events as they are, in JSON or msgpack, with the events' own keys as users. `path` is where
-    they come from. Records that cannot be scored are left out. Raises `LoadError` when no row is left."""
+    """Rows of a topic's events as they are, in JSON or msgpack as most of them, with the events' own keys as users.
+    `path` is where they come from. Records that cannot be scored are left out. Raises `LoadError` when no row is left.
+    """
     from schemas.decoder import Decoder
 
-    decode = Decoder(spec, "json" if values and values[0].startswith(b"{") else "msgpack", tables=tables).decode
+    like_json = sum(value.lstrip().startswith((b"{", b"[")) for value in values)  # in msgpack these are integers
+    decode = Decoder(spec, "json" if 2 * like_json > len(values) else "msgpack", tables=tables).decode
     parts, reason = [], "it has no records"
     for start in range(0, len(values), CHUNK):
         decoded = decode(values[start : start + CHUNK])

@@ -132,3 +132,16 @@ def test_a_topics_own_events_are_rows_by_their_keys_whichever_format_they_have(f
     for none, said in (([], "it has no records"), ([b"broken"], "")):
         with pytest.raises(LoadError, match=rf"traffic.trace: no event of this trace fits .*{said}"):
             calibration.recorded(spec, none, Path("traffic.trace"))
+
+
+@pytest.mark.parametrize("format", FORMATS)
+@pytest.mark.parametrize("layout", ["map", "array"])
+def test_the_format_of_recorded_events_is_that_of_most_whatever_the_first_is(layout: str, format: Format) -> None:
+    spec = ModelSpec.parse(SPEC + f'layout = "{layout}"'.encode(), "spec")
+    encode = Encoder(spec, format).encode
+    values = [encode({"request": f"r{age}", "age": age, "country": "de"}) for age in (20, 30)]
+    if format == "json":
+        values = [b"\n " + value for value in values]
+    for garbage in (b"{", b"\x80"):
+        found = calibration.recorded(spec, [garbage, *values], Path("traffic.trace"))
+        assert (found.users, found.features["dense"][:, 0].tolist()) == (["r20", "r30"], [20.0, 30.0])
