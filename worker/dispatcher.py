@@ -135,6 +135,8 @@ class Dispatcher:
     ) -> list[Outcome]:
         answered: list[Outcome] = []
         cause, failure, judged = "error", "no engine may be used", False
+        raised = False
+        """Whether an engine refused the batch as a whole, perhaps for one row of it."""
         for position, tier in enumerate(chain):
             following = chain[position + 1] if position + 1 < len(chain) else None
             judged = False
@@ -150,6 +152,7 @@ class Dispatcher:
                 cause, failure = "error", str(error)
             except EngineError as error:
                 cause, failure, judged = "error", f"{type(error).__name__}: {error}", True
+                raised = True
             else:
                 finite = np.isfinite(scores)
                 if finite.all():
@@ -167,7 +170,7 @@ class Dispatcher:
                     f"engine {chain[-1].engine}: {failure}; the process ends so that it is started again"
                 )
             return [*answered, *await self._down(batch, features, chain[-1:], reason, started, tasks)]
-        if cause == "not_finite" or len(batch) == 1:
+        if not raised or len(batch) == 1:
             now = self._clock.monotonic()
             refused = InvalidEvent("unscorable", f"no engine could score it; the last said: {failure}")
             return [*answered, Outcome(batch, NO_SCORES, "", "", "", reason, now, now - started, refused)]

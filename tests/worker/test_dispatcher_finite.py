@@ -4,6 +4,7 @@ from math import inf, nan
 
 import pytest
 
+from engines.errors import RunError
 from tests.worker.chunks import Maker
 from tests.worker.scripted import Fixture, Scripted, batch, double, half
 from worker.batch import Batch, Segment
@@ -32,6 +33,19 @@ async def test_without_another_engine_they_alone_become_dead_letters() -> None:
     assert rest.refused is not None
     assert (rest.refused.reason, rest.batch.features()["x"][:, 0].tolist()) == ("unscorable", [1, 3])
     assert ort.calls == [[0, 1, 2, 3, 4]], "what it said of a row it says again"
+
+
+async def test_a_row_that_an_engine_refuses_takes_no_other_along_where_the_next_one_has_no_score() -> None:
+    def refuses_three(xs: list[float]) -> list[float]:
+        if 3 in xs:
+            raise RunError("index out of range")
+        return half(xs)
+
+    found = await Fixture(Scripted("ort", refuses_three), Scripted("light", lambda xs: [nan] * len(xs))).score(batch(5))
+    answered = [outcome for outcome in found if outcome.refused is None]
+    assert sorted(score for outcome in answered for score in outcome.scores.tolist()) == [0.0, 0.5, 1.0, 2.0]
+    [refused] = [outcome for outcome in found if outcome.refused is not None]
+    assert refused.batch.features()["x"][:, 0].tolist() == [3]
 
 
 async def test_records_without_rows_are_in_one_part_when_a_batch_is_divided() -> None:
