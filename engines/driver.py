@@ -110,8 +110,9 @@ class Graph:
             enqueue()
         except Exception as error:
             refusal = error
-        # Without this the stream stays in capture mode and every later call on it fails.
-        status, graph = driver.cuStreamEndCapture(self._stream)
+        finally:
+            # Without this the stream stays in capture mode and every later call on it fails.
+            status, graph = driver.cuStreamEndCapture(self._stream)
         if refusal is not None or status != _OK:
             if status == _OK:
                 check(driver.cuGraphDestroy(graph), "cuGraphDestroy")

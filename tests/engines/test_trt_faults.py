@@ -9,7 +9,7 @@ from engines.base import run
 from engines.build import shapes
 from engines.errors import DeviceLost, LoadError, OutOfMemory, RunError
 from engines.package import Package
-from tests.engines.fake_gpu import Gpu
+from tests.engines.fake_gpu import Gpu, Op, Stream
 from tests.engines.trt_support import direct, gpu, load, package, put_plan, trt
 from tests.models import random_batch
 
@@ -57,6 +57,20 @@ def test_capture_refused_runs_eagerly(
     assert said.endswith("some buckets run without a CUDA graph, which takes longer")
     batch = random_batch(package.spec, 7)
     np.testing.assert_allclose(run(session, batch), direct(package, batch), atol=1e-6)
+
+
+def test_a_capture_that_is_interrupted_is_ended(gpu: Gpu, package: Package, monkeypatch: pytest.MonkeyPatch) -> None:
+    put = Stream.put
+
+    def interrupted(stream: Stream, op: Op) -> None:
+        if stream.capture is not None:
+            raise KeyboardInterrupt
+        put(stream, op)
+
+    monkeypatch.setattr(Stream, "put", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        load(package, [8]).open_session()
+    assert [stream.capture for stream in gpu.streams.values()] == [None] * len(gpu.streams)
 
 
 def test_an_empty_graph_is_not_used(gpu: Gpu, package: Package) -> None:
