@@ -124,10 +124,11 @@ def test_produce_refuses_rows_that_are_no_events(text: str, said: str, tmp_path:
     assert (ran.returncode, ran.stderr) == (2, f"scorelane: {file}: {said}\n")
 
 
-def test_produce_refuses_a_pipe_of_lines_as_they_are(tmp_path: Path) -> None:
+@pytest.mark.parametrize("options", [["--as-is"], ["--model", "criteo"]])
+def test_produce_refuses_a_pipe_of_json_lines(options: list[str], tmp_path: Path) -> None:
     file = tmp_path / "pipe.jsonl"
     os.mkfifo(file)
-    ran = scorelane("produce", file, "--topic", "t", "--bootstrap", NO_BROKER, "--as-is")
+    ran = scorelane("produce", file, "--topic", "t", "--bootstrap", NO_BROKER, *options)
     said = "is no regular file, which can be read more than once; write the rows to one"
     assert (ran.returncode, ran.stderr) == (2, f"scorelane: {file}: {said}\n")
 

@@ -90,15 +90,15 @@ def events(file: Path, chosen: Chosen) -> Callable[[], Iterator[bytes]]:
     Warns, in one line, of columns that the spec does not name, and of fields that the file has not. Raises
     `UsageError`, and `ClickException` for a file that cannot be read and rows that are no events of the spec.
     """
+    try:
+        must_be_regular(file)
+    except (ValueError, OSError) as error:
+        raise click.ClickException(str(error)) from error
     if chosen.spec is None:
         if file.suffix not in JSON_LINES:
             raise click.UsageError("a CSV file needs --model, which says how a row becomes an event")
         if chosen.format != "json":
             raise click.UsageError("lines as they are need --format json; or give --model to encode them")
-        try:
-            must_be_regular(file)
-        except (ValueError, OSError) as error:
-            raise click.ClickException(str(error)) from error
         return lambda: _lines(file)
     from schemas.encoder import Encoder
     from schemas.errors import InvalidEvent

@@ -92,7 +92,10 @@ class TraceWriter:
 
 
 def is_trace(path: Path) -> bool:
-    """Whether the file begins as every trace does. Raises `OSError`."""
+    """Whether the file begins as every trace does; a pipe, of which this look would take a part, is none. Raises
+    `OSError`."""
+    if not path.is_file():
+        return False
     with path.open("rb") as file:
         return file.readline(32).startswith(b'{"scorelane_trace"')
 

@@ -1,5 +1,6 @@
 """Faults, traces, made-up traffic and moved deadlines, one by one."""
 
+import os
 from dataclasses import replace
 from pathlib import Path
 
@@ -17,7 +18,19 @@ from worker.replay.device import Pace
 from worker.replay.faults import DeviceFaults, Fault
 from worker.replay.retime import Retimer
 from worker.replay.synthetic import Traffic, make
-from worker.replay.trace import MAX_PAUSE_MS, TraceError, TraceHead, TraceRecord, TraceWriter, read
+from worker.replay.trace import MAX_PAUSE_MS, TraceError, TraceHead, TraceRecord, TraceWriter, is_trace, read
+
+
+def test_a_pipe_is_not_looked_into_for_a_trace(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    descriptor = os.open(tmp_path / "pipe", os.O_RDWR)
+    try:
+        line = b'{"scorelane_trace": 1}\n'
+        os.write(descriptor, line)
+        assert not is_trace(tmp_path / "pipe")
+        assert os.read(descriptor, 100) == line
+    finally:
+        os.close(descriptor)
 
 
 @pytest.mark.parametrize(
