@@ -167,12 +167,14 @@ def replay(
         click.echo(report.encode().decode())
     else:
         _show(report, paces)
+    if any(one.lost for one in report.classes) or report.duplicates:
+        return 1
     if late := [f"{fault.kind} at second {fault.start_s:g}" for fault in scripted if fault.start_s >= report.seconds]:
         raise click.UsageError(
             f"--fault: {', '.join(late)}: the replay ended at second {report.seconds:g}, so that it changed nothing;"
             " let it begin earlier, or play for longer"
         )
-    return 1 if any(one.lost for one in report.classes) or report.duplicates else 0
+    return 0
 
 
 def _nothing_made_up(context: click.Context) -> None:

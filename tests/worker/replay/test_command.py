@@ -1,15 +1,18 @@
 """`scorelane replay` as users call it."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from click.testing import CliRunner, Result
 
 from schemas.spec import builtin
 from tests.worker.replay.scenes import package
 from worker.cli import cli
+from worker.replay import pipeline
 from worker.replay.synthetic import Traffic, make
 from worker.replay.trace import TraceHead, TraceWriter
 
@@ -152,6 +155,18 @@ def test_a_fault_after_the_end_is_told_behind_the_report(config: Path, fault: st
     ended = json.loads(result.stdout)["seconds"]
     said = f"{fault.partition(':')[0]} at second 20: the replay ended at second {ended:g}, so that it changed nothing"
     assert said in " ".join(result.stderr.split())
+
+
+def test_a_lost_event_weighs_more_than_a_fault_after_the_end(config: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    played = pipeline.play
+
+    def losing(scene: pipeline.Scene, clock: Any) -> pipeline.Played:
+        found = played(scene, clock)
+        return replace(found, report=msgspec.structs.replace(found.report, duplicates=1))
+
+    monkeypatch.setattr(pipeline, "play", losing)
+    call = ["replay", "--config", str(config), "--rate", "100", "--seconds", "1", *SERVICE, "--fault", "lost:ort:20s"]
+    assert CliRunner().invoke(cli, call, standalone_mode=False).return_value == 1
 
 
 def test_a_fault_while_the_backlog_is_drained_counts(config: Path) -> None:
