@@ -107,6 +107,18 @@ def test_a_thread_that_is_stuck_is_left_out_and_one_that_ends_is_waited_for(
     assert (ran.returncode, ran.stdout) == (3, end)
 
 
+def test_an_interrupt_while_a_stuck_thread_is_waited_for_ends_the_wait() -> None:
+    source = (
+        "import signal, threading, time; from worker.cli.leaving import leave\n"
+        "signal.signal(signal.SIGALRM, signal.default_int_handler)\n"
+        "threading.Thread(target=time.sleep, args=(600,)).start()\n"
+        "signal.setitimer(signal.ITIMER_REAL, 0.1)\n"
+        "leave(3)\n"
+    )
+    ran = subprocess.run([sys.executable, "-c", source], stderr=subprocess.PIPE, text=True, cwd=ROOT, timeout=20)
+    assert (ran.returncode, ran.stderr) == (3, "")
+
+
 def until(worker: "subprocess.Popen[str]", text: str) -> None:
     assert worker.stderr is not None
     assert any(text in line for line in worker.stderr)
