@@ -126,10 +126,10 @@ def write(root: Path, record: PlanRecord, plan: bytes | memoryview) -> PlanFile:
     return PlanFile(path, record)
 
 
-def write_timing_cache(path: Path, cache: bytes) -> None:
-    """Keep a timing cache for later builds, whole or not at all. Raises `LoadError` when the disk refuses."""
+def write_beside(path: Path, data: bytes) -> None:
+    """Keep what else a build leaves beside its plan, whole or not at all. Raises `LoadError` when the disk refuses."""
     with _writing(path):
-        _replace(path, cache)
+        _replace(path, data)
 
 
 def judge(plan: PlanFile, *, accepted: bool, report: dict[str, Any]) -> PlanFile:

@@ -83,9 +83,9 @@ def build(package: Package, device: Device, options: Options, rows: Rowset | Non
         created_ms=time.time_ns() // 1_000_000,
     )
     written = plans.write(package.path, record, compiled.plan)
-    plans.write_timing_cache(cache, compiled.timing_cache)
+    plans.write_beside(cache, compiled.timing_cache)
     if options.keep_inspection:
-        written.path.with_suffix(".layers").write_text(compiled.inspected)
+        plans.write_beside(written.path.with_suffix(".layers"), compiled.inspected.encode())
     return written
 
 

@@ -31,24 +31,26 @@ def test_the_timing_cache_of_one_build_serves_the_next(package: Package, built: 
 
 
 @pytest.mark.usefixtures("built")
-def test_a_timing_cache_that_cannot_be_written_is_told_and_the_old_one_stays(
-    package: Package, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("suffix", ["timing", "layers"])
+def test_what_is_kept_beside_a_plan_and_cannot_be_written_is_told_and_the_old_one_stays(
+    suffix: str, package: Package, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    accept(package, "fp16")
-    (cache,) = (package.path / "plans").glob("*.timing")
-    before = cache.read_bytes()
+    options = Options(precision="fp16", batches=(1, 8), keep_inspection=True)
+    pipeline.build(package, options, rows(package))
+    (kept,) = (package.path / "plans").rglob(f"*.{suffix}")
+    before = kept.read_bytes()
     write = os.replace
 
     def full(source: str, target: Path) -> None:
-        if target == cache:
+        if target == kept:
             raise OSError(errno.ENOSPC, "No space left on device")
         write(source, target)
 
     monkeypatch.setattr(os, "replace", full)
-    with pytest.raises(LoadError, match=r"timing: cannot be written: .*No space left.*; check the free space"):
-        accept(package, "fp16")
-    assert cache.read_bytes() == before
-    assert not list(cache.parent.glob(".*")), "nothing half-written stays"
+    with pytest.raises(LoadError, match=rf"{suffix}: cannot be written: .*No space left.*; check the free space"):
+        pipeline.build(package, options, rows(package))
+    assert kept.read_bytes() == before
+    assert not list(kept.parent.glob(".*")), "nothing half-written stays"
 
 
 def test_ranges_are_measured_on_the_drawn_rows_alone_by_the_asked_method(
