@@ -22,6 +22,8 @@ _NON_BLOCKING: Final = 1
 
 _devices: dict[int, "Device"] = {}
 _devices_lock = threading.Lock()
+_started = threading.Event()
+"""Set once CUDA has read which devices are visible."""
 
 
 class _Thread(threading.local):
@@ -42,9 +44,10 @@ def open_device(selector: int | str = 0) -> "Device":
     chosen = placement.parse(selector)
     with _devices_lock:
         if chosen.is_mig:
-            placement.expose_mig(chosen, started=bool(_devices))
+            placement.expose_mig(chosen, started=_started.is_set())
         try:
             cuda.init()
+            _started.set()
             by_uuid = chosen.uuid is not None and not chosen.is_mig
             index = driver.index_of(str(chosen.uuid)) if by_uuid else chosen.index
             if index not in _devices:

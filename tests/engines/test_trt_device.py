@@ -32,6 +32,17 @@ def test_a_device_is_described_for_a_plan(gpu: Gpu) -> None:
         cuda.open_device("GPU-ffff")
 
 
+def test_a_mig_slice_is_refused_where_cuda_has_started_for_a_device_that_is_not_there(
+    gpu: Gpu, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    cuda = importlib.import_module("engines.cuda")
+    with pytest.raises(LoadError, match="only 1 GPUs are visible"):
+        cuda.open_device(9)
+    with pytest.raises(LoadError, match="a process uses one MIG slice"):
+        cuda.open_device("MIG-1")
+
+
 def test_a_mig_slice_is_not_taken_for_the_device_that_is_open_already(
     gpu: Gpu, monkeypatch: pytest.MonkeyPatch
 ) -> None:
