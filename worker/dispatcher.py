@@ -39,8 +39,9 @@ class Dispatcher:
     - The router says where rows go first: by budget, segment, warmth, and what the breakers refuse.
     - An engine that has not answered at the last moment for the next one is not waited for any longer. It goes on (a
       device call cannot be cancelled) and its speed is learned when it ends; if it never does, its session is retired.
-    - When all engines have failed the batch is halved until the row is alone that they refuse; that row is refused and
-      its neighbours get their scores. Where the last engine has not looked at the batch (hung, lost, without a session)
+    - When all engines have failed, one of them over the batch as a whole, it is halved until the row is alone that they
+      refuse; that row is refused and its neighbours get their scores. Rows whose scores were not finite, no more than
+      that, are refused at once. Where the last engine has not looked at the batch (hung, lost, without a session)
       nothing is known against its rows: a new session is waited for; without one `NoEngineLeft` ends the worker.
     - While a breaker is half open, batches are probes: the engine runs them in the shadow of the one that answers.
     """
