@@ -132,9 +132,11 @@ class TrtEngine:
                     raise LoadError(f"{self.plan.path}: no session: {error}; build the plan again") from error
         given_up = wanted - len(offered)
         if given_up:
-            log.warning("%s: no device memory for the %d largest buckets; batches are cut up", self.plan.path, given_up)
+            told = "%s: no device memory for the %d largest buckets, batches are cut up; use fewer lanes or free it"
+            log.warning(told, self.plan.path, given_up)
         if self._options.graphs and opened.graphs < SLOTS * len(offered):
-            log.warning("%s: some buckets run without a CUDA graph, which takes longer", self.plan.path)
+            told = "%s: some buckets run without a CUDA graph, which takes longer; build a plan with fewer buckets"
+            log.warning(told, self.plan.path)
         return opened
 
     def close(self) -> None:

@@ -76,7 +76,7 @@ def test_a_pipe_that_nobody_reads_stops_nobody_and_what_was_left_out_is_counted(
     handler.emit(record("and on"))
     again = read(end)
     left_out = len(lines) - len(whole)
-    assert again.lstrip() == f"({left_out} lines were left out: nobody read this pipe)\nagain\nand on\n"
+    assert again.lstrip() == f"lines left out, since nobody read them: {left_out}\nagain\nand on\n"
     assert again.startswith("\n") is (len(seen) > len(whole)), "a line that was cut has its end first"
 
 

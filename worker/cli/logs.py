@@ -13,8 +13,9 @@ from typing import Final, TextIO
 INTERVAL_S: Final = 10.0
 KINDS: Final = 128
 """Kinds of lines whose last time is kept."""
-PIECE: Final = 1024
-"""Characters that are written at once: 4,096 bytes at most, for which a pipe that can be written has room."""
+PIECE: Final = 400
+"""Characters that are written at once, of ten bytes at most (`\\U0001f600`): a pipe that can be written has room for
+4,096."""
 
 
 class RateLimit(logging.Filter):
@@ -64,8 +65,7 @@ class NeverBlocking(logging.StreamHandler[TextIO]):
         try:
             text = self.format(record) + self.terminator
             if self._left_out:
-                text = f"({self._left_out} lines were left out: nobody read this pipe){self.terminator}{text}"
-                text = self.terminator * self._cut + text
+                text = self.terminator * self._cut + self.format(_left_out(self._left_out)) + self.terminator + text
             for start in range(0, len(text), PIECE):
                 if self._room is not None and not self._room.poll(0):
                     self._left_out += 1
@@ -76,6 +76,11 @@ class NeverBlocking(logging.StreamHandler[TextIO]):
             self._left_out, self._cut = 0, False
         except Exception:
             self.handleError(record)
+
+
+def _left_out(lines: int) -> logging.LogRecord:
+    text = "lines left out, since nobody read them: %d"
+    return logging.LogRecord("scorelane.logs", logging.WARNING, __file__, 0, text, (lines,), None)
 
 
 def log_to_stderr(level: str, member: int | None = None) -> None:
