@@ -3,6 +3,7 @@
 from typing import Final
 
 from worker.config import KafkaConfig
+from worker.errors import ConsumerFailed
 
 FIRST_S: Final = 3.0
 """A group that waits for nobody answers in less."""
@@ -16,6 +17,17 @@ class Joining:
         self._kafka = kafka
         self._began = began
         self._due_at = began + FIRST_S
+
+    def longest_s(self, stall_s: float) -> float:
+        """How long it may take: for a dead member's session, then for the others' drains; `stall_s` at least."""
+        return max(stall_s, (self._kafka.session_timeout_ms + self._kafka.rebalance_timeout_ms) / 1000)
+
+    def failed(self, now: float) -> ConsumerFailed:
+        """What it ends with after that."""
+        return ConsumerFailed(
+            f"the group {self._kafka.group_id} has not let this member in for {now - self._began:.0f} s; the process"
+            " ends so that it is started again; see its members with `kafka-consumer-groups.sh --describe --members`"
+        )
 
     def told(self, now: float) -> str:
         """How long it takes and what it may wait for."""

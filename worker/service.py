@@ -128,8 +128,11 @@ class Service:
     async def _join(self, consumer: Consumer) -> None:
         joining = self._joining = Joining(self._config.kafka, self._clock.monotonic())
         telling = asyncio.create_task(self._tell(joining), name="joining")
+        longest_s = joining.longest_s(self._config.worker.stall_timeout_ms / 1000)
         try:
-            await consumer.start()
+            await asyncio.wait_for(consumer.start(), longest_s)
+        except TimeoutError:
+            raise joining.failed(self._clock.monotonic()) from None
         finally:
             telling.cancel()
         self._joining = None
