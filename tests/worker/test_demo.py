@@ -80,7 +80,7 @@ def test_every_event_is_scored_once_and_nothing_is_left(start) -> None:
     demo.until("worker ready after")
     said = demo.rest()
     assert demo.process.wait(30) == 0, said
-    for topic in (r"tips \(tipping, msgpack\)", r"ads \(criteo, json\)"):
+    for topic in (r"demo\.tips \(tipping, msgpack\)", r"demo\.ads \(criteo, json\)"):
         counts = r"(\d+) events sent, (\d+) acknowledged, (\d+) scored"
         found = re.search(rf"{topic}:\n  {counts}, 0 missing, 0 duplicates, 0 dead letters", said)
         assert found, said
@@ -93,7 +93,7 @@ def test_every_event_is_scored_once_and_nothing_is_left(start) -> None:
 
 def test_ctrl_c_ends_it_with_a_summary(start) -> None:
     demo = start()
-    demo.until(r"^\d+ s of 60 s  tips: in")
+    demo.until(r"^\d+ s of 60 s  demo\.tips: in")
     demo.process.send_signal(signal.SIGINT)
     said = demo.rest()
     assert demo.process.wait(30) == 0, said

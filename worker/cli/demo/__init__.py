@@ -61,7 +61,8 @@ def demo(seconds: float | None, bootstrap: str | None, rate: float, budget_ms: f
         say(f"broker {server}" + ("" if bootstrap else " (embedded, in memory)"))
         if _ads_sample() == "ad":
             say("ad events are made up: the rows of the public click log are in the source tree only")
-        prefix = f"scorelane-demo-{secrets.token_hex(3)}." if bootstrap else ""
+        # Its own names also on its own broker, which others may try their topics on.
+        prefix = f"scorelane-demo-{secrets.token_hex(3)}." if bootstrap else "demo."
         if seconds is None and not bootstrap:
             seconds = EMBEDDED_S
         show = Show(server, _sources(prefix), rate, seconds, embedded=not bootstrap)
