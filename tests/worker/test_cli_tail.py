@@ -3,11 +3,13 @@
 import asyncio
 import io
 import json
+import os
 import signal
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import msgspec
@@ -81,9 +83,22 @@ def test_tail_shows_why_letters_are_dead(bootstrap: str) -> None:
         "tips/0@7  tip-3  decode  byte 3:\\nnot msgpack",
         "0 scores, 0 late, 1 dead letter",
     ]
+    assert "tips/0@7  tip-3  decode" in on_a_terminal("tail", *options), "the last view stays"
     ran = scorelane("tail", *options, "--json")
     said = {"key": "tip-3", "reason": "decode", "detail": "byte 3:\nnot msgpack"}
     assert json.loads(ran.stdout) == said | {"topic": "tips", "partition": 0, "offset": 7}
+
+
+def on_a_terminal(*arguments: object) -> str:
+    mine, theirs = os.openpty()
+    shown = b""
+    with subprocess.Popen([sys.executable, "-m", "worker.cli", *map(str, arguments)], stdout=theirs):
+        os.close(theirs)
+        with suppress(OSError):  # the terminal's end
+            while piece := os.read(mine, 4096):
+                shown += piece
+    os.close(mine)
+    return shown.decode()
 
 
 def test_tail_on_a_topic_of_events_says_so_at_the_first_one(bootstrap: str) -> None:

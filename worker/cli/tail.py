@@ -77,7 +77,7 @@ async def _follow(
     reader = ScoreReader()
     live = sys.stdout.isatty() and not as_json
     begin = time.monotonic()
-    with Live(console=Console(), auto_refresh=False, transient=True) if live else _Plain(as_json) as view:
+    with Live(console=Console(), auto_refresh=False) if live else _Plain(as_json) as view:
         async with started(consumer, args):
             keep_records_bare(consumer)
             consumer.assign([TopicPartition(topic, partition) for partition in range(count)])
@@ -102,6 +102,8 @@ async def _follow(
                     view.update(live_view(topic, counts, now - begin), refresh=True)
                 if most is not None and counts.shown >= most:
                     break
+            if isinstance(view, Live):  # which stays on the screen
+                view.update(live_view(topic, counts, time.monotonic() - begin), refresh=True)
 
 
 def say_no_score(topic: str, partition: int, offset: int, view: "Live | _Plain") -> None:
@@ -186,6 +188,6 @@ def live_view(topic: str, counts: ScoreCounts, seconds: float) -> RenderableType
     """Totals, the last scores, and the last dead letters and alarms."""
     head = f"{topic}: {counts}, {counts.scores / seconds:.0f}/s over {seconds:.0f} s (Ctrl-C ends)"
     others: list[ReadDeadLetter | Alarm] = [*counts.last_dead, *counts.last_alarms]
-    lines = [Text(other_line(other), no_wrap=True, overflow="ellipsis") for other in others]
+    lines = [Text(other_line(other), overflow="fold") for other in others]
     scores = [table(list(counts.last))] if counts.scores or not lines else []
     return Group(Text(printable(head), style="bold"), *scores, *lines)
