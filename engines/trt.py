@@ -51,12 +51,11 @@ class TrtEngine:
         """Load `plan`, or the one that `plans.choose` finds for this TensorRT build, device and precision.
 
         Buckets that no batch of `max_batch` rows needs are not opened; a batch beyond the largest takes several
-        launches. Up to `max_graphs` CUDA graphs a session, taking up to
-        `max_graph_bytes` of device memory, are captured; other buckets run eagerly. With `wait="spin"` a thread inside
-        `collect` burns a core to save the wake-up from an interrupt. `lane_threads` serve all sessions that are run
-        through `engines.runner.serve`; by default one, and one more for each `BYTES_PER_THREAD` of a full batch. Raises
-        `LoadError` (no plan for this build and compute capability, a damaged one, one for another model) and
-        `OutOfMemory`.
+        launches. Up to `max_graphs` CUDA graphs a session, taking up to `max_graph_bytes` of device memory, are
+        captured; other buckets run eagerly. With `wait="spin"` a thread inside `collect` burns a core to save the
+        wake-up from an interrupt. `lane_threads` serve all sessions that are run through `engines.runner.serve`; by
+        default one, and one more for each `BYTES_PER_THREAD` of a full batch. Raises `LoadError` (no plan for this
+        build and compute capability, a damaged one, one for another model) and `OutOfMemory`.
         """
         trt = trt_module.load()
         self._device = cuda.open_device(device)

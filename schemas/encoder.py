@@ -32,6 +32,7 @@ class Encoder:
         encoder = msgspec.msgpack.Encoder() if format == "msgpack" else msgspec.json.Encoder()
         self._encode: Callable[[object], bytes] = encoder.encode
         self._check: Callable[[object], None] = _of_msgpack if format == "msgpack" else _of_json
+        """Raises `ValueError` for a number that the format has not."""
 
     def encode(self, row: Mapping[str, object]) -> bytes:
         """One record value. Raises `InvalidEvent` for a value that the field cannot hold."""
@@ -40,7 +41,7 @@ class Encoder:
             value = row.get(field.name)
             try:
                 values[field.name] = None if value is None or value == "" else self._value(field.name, value)
-                self._check(values[field.name])
+                _each(self._check, values[field.name])
             except RecursionError as error:
                 raise invalid("wrong_type", field.name, f"{unreadable(error)}, cannot be encoded") from error
             except (TypeError, ValueError, OverflowError) as error:
@@ -66,19 +67,22 @@ class Encoder:
         return value
 
 
-def _of_msgpack(value: object) -> None:
+def _each(check: Callable[[object], None], value: object) -> None:
+    """Check a value, or each item of a list of any depth."""
     if isinstance(value, list):
         for item in value:
-            _of_msgpack(item)
-    elif isinstance(value, int) and not -(2**63) <= value < 2**64:
+            _each(check, item)
+    else:
+        check(value)
+
+
+def _of_msgpack(value: object) -> None:
+    if isinstance(value, int) and not -(2**63) <= value < 2**64:
         raise ValueError("msgpack has no such integer")
 
 
 def _of_json(value: object) -> None:
-    if isinstance(value, list):
-        for item in value:
-            _of_json(item)
-    elif isinstance(value, float) and not math.isfinite(value):  # it would be written as null, which is no value
+    if isinstance(value, float) and not math.isfinite(value):  # it would be written as null, which is no value
         raise ValueError("JSON has no such number")
 
 

@@ -151,10 +151,9 @@ class Publisher:
         try:
             async with asyncio.timeout(TOPIC_S):
                 partitions = await self._producer.partitions_for(topic)
-        except TimeoutError:
-            raise PublishFailed(
-                f"topic {topic}: unknown to the brokers for {TOPIC_S:.0f} s; create it with `scorelane topics`"
-            ) from None
+        except TimeoutError as error:
+            problem = f"unknown to the brokers for {TOPIC_S:.0f} s"
+            raise PublishFailed(f"topic {topic}: {problem}; {lookup_remedy(error, topic)}") from None
         except KafkaError as error:
             raise PublishFailed(f"topic {topic}: {error!r}; {lookup_remedy(error, topic)}") from error
         finally:

@@ -99,7 +99,7 @@ def read(
     from schemas.encoder import Encoder
     from schemas.errors import InvalidEvent
     from schemas.fit import fit
-    from schemas.samples import rows as recorded
+    from schemas.samples import rows
 
     encode = Encoder(spec, "msgpack").encode
     decode = Decoder(spec, "msgpack", tables=tables).decode
@@ -121,7 +121,7 @@ def read(
     try:
         if problem := fit(spec, path).problem:
             raise LoadError(f"{path}: {problem}")
-        for row in recorded(path):
+        for row in rows(path):
             try:
                 values.append(encode(row))
             except InvalidEvent as error:
