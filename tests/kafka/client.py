@@ -206,7 +206,10 @@ class Client:
         return {partition.partition: offset for partition, offset in ends.items()}
 
     async def _commit(self, group: str, offsets: Mapping[TopicPartition, int]) -> None:
-        async with AIOKafkaConsumer(bootstrap_servers=self.bootstrap, group_id=group) as consumer:
+        # With its automatic commit on, closing the consumer would write the position over the offsets, once it has one.
+        async with AIOKafkaConsumer(
+            bootstrap_servers=self.bootstrap, group_id=group, enable_auto_commit=False
+        ) as consumer:
             consumer.assign(list(offsets))
             await consumer.commit(dict(offsets))
 
