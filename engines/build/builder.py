@@ -15,7 +15,6 @@ from engines.package import Package
 from engines.plans import Device, PlanFile, PlanRecord, Precision, Profile
 
 MODEL = "model.onnx"
-BATCHES = (32, 256, 1024)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,7 +22,8 @@ class Options:
     """How to build. Sizes in bytes, batches in rows, lengths in sequence elements."""
 
     precision: Precision = "fp32"
-    batches: tuple[int, ...] = BATCHES
+    batches: tuple[int, ...] = ()
+    """Batch buckets; empty takes those of the model's kind of event (`shapes.usual_batches`)."""
     lengths: tuple[int, ...] = ()
     """Sequence buckets shorter than the model's full length."""
     method: quantize.Method = "percentile"
@@ -43,7 +43,7 @@ def build(package: Package, device: Device, options: Options, rows: Rowset | Non
     TensorRT, or built in another precision than asked.
     """
     source = package.file(MODEL)
-    profiles = shapes.profiles(package.spec, options.batches, options.lengths)
+    profiles = shapes.profiles(package.spec, options.batches or shapes.usual_batches(package.spec), options.lengths)
     drawn, shares = (None, {}) if rows is None else calibration.stratified(rows, options.calibration_rows, options.seed)
     made = prepare(source, package, options, profiles, drawn)
     trt_version = trt_module.build_version(trt_module.load())

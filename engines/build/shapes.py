@@ -13,6 +13,17 @@ from engines.plans import Profile
 from schemas.spec import ModelSpec
 
 SEQUENCE_AXIS = "length"
+TIPPING_BATCHES = (1, 8, 32, 256)
+RANKING_BATCHES = (32, 256, 1024)
+
+
+def usual_batches(spec: ModelSpec) -> tuple[int, ...]:
+    """Batch sizes to build when none are given.
+
+    Tips come one by one and their batches are small; 256 takes a backlog, at the worker's default limit. Ad events come
+    in bursts, and a wide batch pays for their sequences.
+    """
+    return TIPPING_BATCHES if spec.event == "tipping" else RANKING_BATCHES
 
 
 def sequences(spec: ModelSpec) -> dict[str, int]:

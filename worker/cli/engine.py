@@ -133,7 +133,11 @@ def _on_subject[**P](command: Callable[Concatenate[Subject, P], int]) -> Callabl
     help="fp16: hidden GEMMs only. int8: hidden GEMMs by calibrated Q/DQ. All else stays float32.",
 )
 @click.option(
-    "--batch", "batches", type=click.IntRange(1), multiple=True, help="Bucket, repeatable.  [default: 32, 256, 1024]"
+    "--batch",
+    "batches",
+    type=click.IntRange(1),
+    multiple=True,
+    help="Bucket, repeatable.  [default: 1, 8, 32, 256 for tipping, else 32, 256, 1024]",
 )
 @click.option("--length", "lengths", type=click.IntRange(1), multiple=True, help="Shorter sequence bucket, repeatable.")
 @click.option(
@@ -169,14 +173,14 @@ def build(
     """
     package, recorded = subject.open()
     from engines.build import pipeline, table
-    from engines.build.builder import BATCHES, Options
+    from engines.build.builder import Options
     from engines.writable import check_writable
 
     check_writable(package.path / "plans")
 
     options = Options(
         precision=precision,
-        batches=batches or BATCHES,
+        batches=batches,
         lengths=lengths,
         method=method,
         calibration_rows=calibration_rows,

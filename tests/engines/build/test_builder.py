@@ -11,7 +11,7 @@ import onnx
 import pytest
 
 from engines import plans
-from engines.build import builder, compiler, inspector, pipeline, quantize, recipe
+from engines.build import builder, compiler, inspector, pipeline, quantize, recipe, shapes
 from engines.build.builder import Options
 from engines.build.calibration import Rowset
 from engines.build.compiler import Compiled
@@ -51,6 +51,12 @@ def test_what_is_kept_beside_a_plan_and_cannot_be_written_is_told_and_the_old_on
         pipeline.build(package, options, rows(package))
     assert kept.read_bytes() == before
     assert not list(kept.parent.glob(".*")), "nothing half-written stays"
+
+
+@pytest.mark.usefixtures("built")
+def test_buckets_that_are_not_asked_for_are_those_of_the_kind_of_event(package: Package) -> None:
+    plan = pipeline.build(package, Options(precision="fp32"), None)
+    assert [profile.batch for profile in plan.record.profiles] == list(shapes.usual_batches(package.spec))
 
 
 def test_ranges_are_measured_on_the_drawn_rows_alone_by_the_asked_method(

@@ -11,7 +11,7 @@ from engines.build import graph, shapes
 from engines.build.calibration import Rowset
 from engines.errors import LoadError
 from engines.plans import Profile
-from schemas.spec import ModelSpec
+from schemas.spec import ModelSpec, builtin
 from tests.engines.build import graphs
 from tests.models import random_batch, tiny_package
 
@@ -34,6 +34,15 @@ def test_a_bucket_is_one_profile_with_every_input() -> None:
         Profile(batch=batch, shapes={"dense": [batch, 3], "hist": [batch, 6], "brands": [batch, 4], "item": [batch, 1]})
         for batch in (1, 8)
     ]
+
+
+@pytest.mark.parametrize(
+    ("spec", "batches"),
+    [(builtin("tipping"), (1, 8, 32, 256)), (builtin("ad"), (32, 256, 1024)), (SPEC, (32, 256, 1024))],
+    ids=["tipping", "ad", "custom"],
+)
+def test_the_usual_buckets_are_those_of_the_kind_of_event(spec: ModelSpec, batches: tuple[int, ...]) -> None:
+    assert shapes.usual_batches(spec) == batches
 
 
 def test_shorter_lengths_cut_every_sequence_and_the_full_one_is_always_there() -> None:
