@@ -19,8 +19,8 @@ class Encoder:
     """Encodes rows of a CSV or JSONL file, or an event's own fields, as a topic's events.
 
     Text becomes what the field is (a CSV has nothing but text, and a JSON array in it is a list), an empty text is a
-    missing value, lists and base64 become raw elements where the spec says so. Columns that the spec does not name are
-    left out. Lengths and ranges are not checked: that is for the decoder.
+    missing value (but the base64 of an empty sequence), lists and base64 become raw elements where the spec says so.
+    Columns that the spec does not name are left out. Lengths and ranges are not checked: that is for the decoder.
     """
 
     def __init__(self, spec: ModelSpec, format: Format) -> None:
@@ -29,6 +29,8 @@ class Encoder:
         builtin = BUILTIN_EVENTS.get(spec.event)
         self._types = {field.name: field.type for field in msgspec.structs.fields(builtin.type)} if builtin else {}
         self._blobs = builtin.blobs if builtin else {}
+        self._raw_sequences = {feature.field for feature in spec.features if feature.pad and feature.encoding == "raw"}
+        """Fields whose base64 may be empty, as an empty sequence is."""
         encoder = msgspec.msgpack.Encoder() if format == "msgpack" else msgspec.json.Encoder()
         self._encode: Callable[[object], bytes] = encoder.encode
         self._check: Callable[[object], None] = _of_msgpack if format == "msgpack" else _of_json
@@ -40,7 +42,8 @@ class Encoder:
         for field in self._wire.fields:
             value = row.get(field.name)
             try:
-                values[field.name] = None if value is None or value == "" else self._value(field.name, value)
+                missing = value is None or (value == "" and field.name not in self._raw_sequences)
+                values[field.name] = None if missing else self._value(field.name, value)
                 _each(self._check, values[field.name])
             except RecursionError as error:
                 raise invalid("wrong_type", field.name, f"{unreadable(error)}, cannot be encoded") from error

@@ -37,6 +37,16 @@ def test_an_event_survives_being_encoded_and_decoded(format: Format) -> None:
 
 
 @pytest.mark.parametrize("format", FORMATS)
+def test_the_base64_of_an_empty_sequence_is_one_and_other_empty_text_is_a_missing_value(format: Format) -> None:
+    """As a JSON event of the topic says it: a user without a history can be scored."""
+    spec = builtin("ad")
+    encode, decode = Encoder(spec, format).encode, Decoder(spec, format).decode
+    rows = decode([encode({**AD, "sequence": ""}), encode({**AD, "numeric": ""}), encode({**AD, "sequence": None})])
+    assert (rows.positions.tolist(), rows.tensors["hist"].tolist()) == ([0], [[0] * 50])
+    assert ["missing_field" in str(error) for _, error in rows.invalid] == [True, True]
+
+
+@pytest.mark.parametrize("format", FORMATS)
 def test_text_of_a_table_becomes_what_the_field_is(format: Format) -> None:
     text = shop(
         at="1700000000000",
