@@ -59,6 +59,8 @@ class BuiltinEvent(msgspec.Struct, frozen=True):
 
     type: type[msgspec.Struct]
     key: str
+    user: str
+    """Whose event it is: who gave the gift, who is shown the ad."""
     blobs: dict[str, str]
     """Blob field -> dtype of its elements."""
     time: str = "time_ms"
@@ -66,6 +68,8 @@ class BuiltinEvent(msgspec.Struct, frozen=True):
 
 
 BUILTIN_EVENTS: Final = {
-    "tipping": BuiltinEvent(TippingEvent, "event_id", {"features": "float32"}),
-    "ad": BuiltinEvent(AdEvent, "request_id", {"numeric": "float32", "categorical": "int32", "sequence": "int32"}),
+    "tipping": BuiltinEvent(TippingEvent, "event_id", "viewer_id", {"features": "float32"}),
+    "ad": BuiltinEvent(
+        AdEvent, "request_id", "user_id", {"numeric": "float32", "categorical": "int32", "sequence": "int32"}
+    ),
 }

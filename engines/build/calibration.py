@@ -4,18 +4,25 @@ Traffic is dominated by its most active users; a calibration set drawn uniformly
 histories and cold ids have other activation ranges. So rows are drawn in equal shares from strata of user activity.
 """
 
+import logging
 from collections import Counter
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from operator import attrgetter
 from pathlib import Path
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
 from engines.base import Features
 from engines.errors import LoadError
+from schemas.event import BUILTIN_EVENTS
 from schemas.spec import ModelSpec
 from schemas.tables import Table
+from schemas.wire import Format, wire
+
+log = logging.getLogger("scorelane.engines.build.calibration")
 
 STRATA: Mapping[str, tuple[int, float]] = {"rare": (1, 4), "regular": (5, 19), "active": (20, float("inf"))}
 """Stratum -> fewest and most events of a row's user in the recording, both inclusive."""
@@ -91,30 +98,26 @@ def read(
 ) -> Rowset:
     """Rows of a CSV or JSONL recording through the same encoder and decoder as live events.
 
-    `label` and `user` are columns of the file; without `user` the event's own key stands for it. `tables` are the
-    package's static embeddings, where the spec names any. Records that cannot be scored are left out. Raises
-    `LoadError` when the file cannot be read, its columns are not those of the spec, or no row is left.
+    `label` and `user` are columns of the file; without `user` it is whose event it is (see `_Recording`). `tables` are
+    the package's static embeddings, where the spec names any. Records that cannot be scored are left out with a
+    warning. Raises `LoadError` when the file cannot be read, its columns are not those of the spec, or no row is left.
     """
-    from schemas.decoder import Decoder
     from schemas.encoder import Encoder
     from schemas.errors import InvalidEvent
     from schemas.fit import fit
     from schemas.samples import rows
 
     encode = Encoder(spec, "msgpack").encode
-    decode = Decoder(spec, "msgpack", tables=tables).decode
-    parts: list[Rowset] = []
+    recording = _Recording(spec, "msgpack", tables)
     values: list[bytes] = []
     columns: list[Mapping[str, object]] = []
-    reasons: Counter[str] = Counter()
 
     def flush() -> None:
-        decoded = decode(values)
-        reasons.update(str(error) for _, error in decoded.invalid)
-        if len(decoded):
-            kept = [columns[position] for position in decoded.positions.tolist()]
-            users = [row.get(user) for row in kept] if user else decoded.keys
-            parts.append(Rowset(decoded.tensors, _labels(kept, label, path), [_hashable(u) for u in users]))
+        kept = [columns[position] for position in recording.add(values)]
+        if kept and label is not None:
+            recording.labels.append(_labels(kept, label, path))
+        if kept and user is not None:
+            recording.users[-len(kept) :] = [_hashable(row.get(user)) for row in kept]
         values.clear()
         columns.clear()
 
@@ -125,54 +128,86 @@ def read(
             try:
                 values.append(encode(row))
             except InvalidEvent as error:
-                reasons[str(error)] += 1
+                recording.reasons[str(error)] += 1
                 continue
             columns.append(row)
             if len(values) == CHUNK:
                 flush()
-        if values:
-            flush()
+        flush()
     except (OSError, ValueError) as error:
         raise LoadError(f"{path}: cannot be read as recorded events: {error}") from error
-    if not parts:
-        [(worst, _)] = reasons.most_common(1)
-        raise LoadError(f"{path}: no row of this file fits the model's spec ({worst})")
-    return joined(parts)
+    return recording.rowset(path, "row of this file")
 
 
 def recorded(
     spec: ModelSpec, values: Sequence[bytes], path: Path, *, tables: Mapping[str, Table] | None = None
 ) -> Rowset:
-    """Rows of a topic's events as they are, in JSON or msgpack as most of them, with the events' own keys as users.
-    `path` is where they come from. Records that cannot be scored are left out. Raises `LoadError` when no row is left.
+    """Rows of a topic's events as they are, in JSON or msgpack as most of them. `path` is where they come from.
+
+    Records that cannot be scored are left out with a warning. Raises `LoadError` when no row is left.
     """
-    from schemas.decoder import Decoder
-
     like_json = sum(value.lstrip().startswith((b"{", b"[")) for value in values)  # in msgpack these are integers
-    decode = Decoder(spec, "json" if 2 * like_json > len(values) else "msgpack", tables=tables).decode
-    parts, reason = [], "it has no records"
+    recording = _Recording(spec, "json" if 2 * like_json > len(values) else "msgpack", tables)
     for start in range(0, len(values), CHUNK):
-        decoded = decode(values[start : start + CHUNK])
-        if len(decoded):
-            parts.append(Rowset(decoded.tensors, None, [_hashable(key) for key in decoded.keys]))
-        elif not parts:
-            reason = str(decoded.invalid[0][1])
-    if not parts:
-        raise LoadError(f"{path}: no event of this trace fits the model's spec ({reason})")
-    return joined(parts)
+        recording.add(values[start : start + CHUNK])
+    return recording.rowset(path, "event of this trace")
 
 
-def joined(parts: Sequence[Rowset]) -> Rowset:
-    """Rows of all parts one after another; labels only when every part has them."""
-    features = {name: np.concatenate([part.features[name] for part in parts]) for name in parts[0].features}
-    labels = [part.labels for part in parts if part.labels is not None]
-    users = [user for part in parts for user in part.users]
-    return Rowset(features, np.concatenate(labels) if len(labels) == len(parts) else None, users)
+class _Recording:
+    """Events decoded so far, with their users: the viewer or user of a built-in event, else the event's own key."""
+
+    def __init__(self, spec: ModelSpec, format: Format, tables: Mapping[str, Table] | None) -> None:
+        from schemas.decoder import Decoder
+
+        self._decode = Decoder(spec, format, tables=tables).decode
+        self._user = _user_of(spec, format)
+        self._parts: list[Features] = []
+        self.users: list[Hashable | None] = []
+        self.labels: list[NDArray[np.float32]] = []
+        self.reasons: Counter[str] = Counter()
+        """Why records cannot be scored -> how many."""
+
+    def add(self, values: Sequence[bytes]) -> list[int]:
+        """Decode a chunk; the positions in it of those that can be scored."""
+        decoded = self._decode(values)
+        self.reasons.update(str(error) for _, error in decoded.invalid)
+        positions: list[int] = decoded.positions.tolist()
+        if positions:
+            self._parts.append(decoded.tensors)
+            users = decoded.keys if self._user is None else map(self._user, (values[at] for at in positions))
+            self.users += map(_hashable, users)
+        return positions
+
+    def rowset(self, path: Path, what: str) -> Rowset:
+        """All of it, and a warning of what is missing. Raises `LoadError` when nothing is there."""
+        worst = self.reasons.most_common(1)[0][0] if self.reasons else "it has no records"
+        if not self._parts:
+            raise LoadError(f"{path}: no {what} fits the model's spec ({worst})")
+        rows = Rowset(
+            {name: np.concatenate([part[name] for part in self._parts]) for name in self._parts[0]},
+            np.concatenate(self.labels) if self.labels else None,
+            self.users,
+        )
+        if out := self.reasons.total():
+            records = out + len(rows)
+            log.warning(
+                "%s: %d of %d records cannot be scored and are left out, such as: %s", path, out, records, worst
+            )
+        return rows
 
 
-def _labels(rows: Sequence[Mapping[str, object]], label: str | None, path: Path) -> NDArray[np.float32] | None:
-    if label is None:
+def _user_of(spec: ModelSpec, format: Format) -> Callable[[bytes], Hashable] | None:
+    """What reads the user from a built-in event; None where the spec is its own."""
+    builtin = BUILTIN_EVENTS.get(spec.event)
+    if builtin is None:
         return None
+    body = wire(spec, format)
+    decode = (msgspec.msgpack if format == "msgpack" else msgspec.json).Decoder(body.struct()).decode
+    user = attrgetter(body.attribute(builtin.user))
+    return lambda value: user(decode(value))
+
+
+def _labels(rows: Sequence[Mapping[str, object]], label: str, path: Path) -> NDArray[np.float32]:
     try:
         labels = np.array([float(str(row[label])) for row in rows], dtype=np.float32)
     except (KeyError, ValueError) as error:

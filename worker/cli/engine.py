@@ -94,7 +94,9 @@ def _on_subject[**P](command: Callable[Concatenate[Subject, P], int]) -> Callabl
             help="Recorded events, CSV, JSONL or a trace: calibration draws from them, and the gates compare on them.",
         ),
         click.option("--label", help="Column of the file with 1 for a click, for the AUC."),
-        click.option("--user", help="Column of the file with the user.  [default: the event's key]"),
+        click.option(
+            "--user", help="Column of the file with the user.  [default: viewer_id or user_id, else the event's key]"
+        ),
         click.option("--device", default="0", show_default=True, help="GPU: index, UUID or MIG UUID."),
         click.option(
             "--gate-rows", type=click.IntRange(1), default=4096, show_default=True, help="Rows the gates compare on."

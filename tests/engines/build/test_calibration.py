@@ -1,16 +1,19 @@
 """Which recorded rows calibrate a model: rarely seen users are not lost among active ones."""
 
 import json
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import msgspec
 import numpy as np
 import pytest
 
 from engines.build import calibration
 from engines.build.calibration import Rowset
 from engines.errors import LoadError
+from engines.train.streams import Labelled, ads, tips
 from schemas.encoder import Encoder
-from schemas.spec import ModelSpec
+from schemas.spec import ModelSpec, builtin
 from schemas.wire import Format
 
 SPEC = b"""
@@ -132,6 +135,37 @@ def test_a_topics_own_events_are_rows_by_their_keys_whichever_format_they_have(f
     for none, said in (([], "it has no records"), ([b"broken"], "")):
         with pytest.raises(LoadError, match=rf"traffic.trace: no event of this trace fits .*{said}"):
             calibration.recorded(spec, none, Path("traffic.trace"))
+
+
+@pytest.mark.parametrize("format", FORMATS)
+@pytest.mark.parametrize(("event", "stream", "user"), [("tipping", tips, "viewer_id"), ("ad", ads, "user_id")])
+def test_the_user_of_a_built_in_event_is_its_viewer_or_user_in_a_trace_as_in_a_file(
+    tmp_path: Path, event: str, stream: Callable[[int], Iterator[Labelled]], user: str, format: Format
+) -> None:
+    spec = builtin(event)
+    events = [fields for fields, _ in stream(40)]
+    traced = calibration.recorded(spec, list(map(Encoder(spec, format).encode, events)), tmp_path)
+    path = tmp_path / "events.jsonl"
+    path.write_bytes(b"".join(msgspec.json.encode(fields) + b"\n" for fields in events))
+    read = calibration.read(spec, path)
+    assert traced.users == read.users == [fields[user] for fields in events]
+    for name in traced.features:
+        assert np.array_equal(traced.features[name], read.features[name])
+
+
+def test_what_cannot_be_scored_is_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    spec = ModelSpec.parse(SPEC, "spec")
+    path = tmp_path / "events.csv"
+    path.write_text("request,age,country\nr1,20,de\nr2,500,de\nr3,600,de\nr4,old,de\n")
+    assert len(calibration.read(spec, path)) == 1
+    value = Encoder(spec, "json").encode({"request": "r1", "age": 20.0, "country": "de"})
+    calibration.recorded(spec, [value, b"{"], tmp_path / "traffic.trace")
+    calibration.recorded(spec, [value], tmp_path / "whole.trace")
+    first, second = caplog.messages
+    assert first.startswith(f"{path}: 3 of 4 records cannot be scored and are left out, such as: ")
+    assert second.startswith(
+        f"{tmp_path / 'traffic.trace'}: 1 of 2 records cannot be scored and are left out, such as: "
+    )
 
 
 @pytest.mark.parametrize("format", FORMATS)
